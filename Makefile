@@ -1,0 +1,84 @@
+# Everything a contributor or a CI job runs. `make` alone lists it.
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+JOBS ?= 4
+OLDEST := .venv-oldest
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+OLDEST_READY := $(OLDEST)/.ready
+WRITER_TESTS = $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test_outbox*.py tests/*/test_inbox*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format bench simulate crash chain fault-table deploy test-oldest constraints clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(READY) ## Make .venv with everything pinned in constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Pillarbox needs Python 3.11 or newer and found none: install one, or name it with make PYTHON=/path/to/python3."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Pillarbox needs Python 3.11 or newer, and $(PYTHON) is older or missing: name another with make PYTHON=/path/to/python3."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing what constraints.txt pins into $(VENV)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## See it deliver while relays are killed (ARGS="--orders 500" passes options)
+	$(BIN)/pillarbox demo $(ARGS)
+
+test: $(READY) ## Run the tests, several at a time: most of them wait (JOBS=0 runs them one by one, ARGS passes options)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+check: $(READY) ## Check format, lint, types and import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## Format the code and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## Run the benchmarks (ONLY=write runs those whose name begins so)
+	$(BIN)/python -m benchmarks $(ONLY)
+
+simulate: $(READY) ## Run seeds and broken variants on virtual time (SEEDS=2000, SEED=7 replays one)
+	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
+
+crash: $(READY) ## Kill processes at named points and count what is lost (ARGS="--points claimed" passes options)
+	$(BIN)/python -m crash $(ARGS)
+
+chain: $(READY) ## Kill relays and consumers between three services, and compare what they did (ARGS="--lines http" passes options)
+	$(BIN)/python -m chain $(ARGS)
+
+fault-table: $(READY) ## Try every fault on every broker, and write docs/transports/faults.md
+	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/brokers/test_faults.py $(ARGS)
+
+test-oldest: $(OLDEST_READY) ## Run the writers' tests with the oldest supported drivers
+	@test -n "$(WRITER_TESTS)" || { echo "There are no writers' tests yet: they are looked for as tests/*/test_*writer*.py and tests/*/writers."; exit 1; }
+	$(OLDEST)/bin/python -m pytest $(WRITER_TESTS) $(ARGS)
+
+$(OLDEST_READY): $(READY)
+	@$(BIN)/uv venv --quiet --clear --python 3.11 $(OLDEST)
+	@echo "Installing the oldest supported versions into $(OLDEST)"
+	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct -e '.[all]' --group test
+	@touch $@
+
+deploy: $(READY) ## Write the Prometheus rules and the Grafana dashboard under deploy/ anew
+	$(BIN)/python -c 'from pillarbox.alerts import Thresholds; from pillarbox.deploying import *; from pathlib import Path; \
+		Path("deploy/prometheus-rules.yaml").write_text(as_text(rules(Thresholds()))); \
+		Path("deploy/grafana-dashboard.json").write_text(as_text(dashboard()))'
+
+constraints: $(READY) ## Resolve constraints.txt anew
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+		--extra all --group test --group check --group build \
+		--output-file constraints.txt pyproject.toml
+
+clean: ## Remove the virtualenvs, caches and build results
+	rm -rf $(VENV) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks chain crash simulation -name __pycache__ -prune -exec rm -rf {} +

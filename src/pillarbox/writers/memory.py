@@ -1,0 +1,19 @@
+"""Writes into a transaction of the memory store, which does all of it by itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pillarbox.protocols import Writer
+
+__all__ = ["memory_writer"]
+
+
+class _MemoryWriter:
+    is_async: ClassVar = False
+
+    def __call__(self, tx: Writer, /) -> Writer:
+        return tx
+
+
+memory_writer = _MemoryWriter()

@@ -1,0 +1,73 @@
+"""A message as the values of its columns, in each store's own types. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from pillarbox.message import Message
+
+__all__ = ["COLUMNS", "microseconds", "postgres_columns", "postgres_row", "sqlite_row"]
+
+COLUMNS: Final = (
+    "message_id", "destination", "partition", "kind", "type", "topic", "key", "payload", "content_type", "headers",
+    "source", "subject", "correlation_id", "causation_id", "event_time",
+)  # fmt: skip
+"""What a writer fills in. The rest is the database's: tx, id and the times of the row have defaults."""
+
+_OFTEN_SHARED: Final = (
+    "destination", "kind", "type", "topic", "content_type", "headers", "source", "subject", "causation_id",
+    "event_time",
+)  # fmt: skip
+"""Columns that mostly have one value in a whole batch, in the order of `COLUMNS`."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_encode: Final = msgspec.json.encode
+
+
+def postgres_row(message: Message) -> tuple[object, ...]:
+    """The values of `COLUMNS` as PostgreSQL drivers take them."""
+    return (
+        message.message_id,
+        message.destination,
+        message.partition,
+        str(message.kind),
+        message.type,
+        message.topic,
+        message.key,
+        message.payload,
+        message.content_type,
+        _encode(dict(message.headers)).decode() if message.headers else None,
+        message.source,
+        message.subject,
+        message.correlation_id,
+        message.causation_id,
+        message.event_time,
+    )
+
+
+def postgres_columns(messages: Sequence[Message]) -> tuple[dict[str, object], dict[str, list[object]]]:
+    """The value of each column that is the same in all messages, and the array of each other column, in their order."""
+    columns = zip(*map(postgres_row, messages), strict=True)
+    arrays = {column: list(values) for column, values in zip(COLUMNS, columns, strict=True)}
+    shared = {column: arrays.pop(column)[0] for column in _OFTEN_SHARED if _is_shared(arrays[column])}
+    return shared, arrays
+
+
+def _is_shared(values: list[object]) -> bool:
+    return values.count(values[0]) == len(values)
+
+
+def sqlite_row(message: Message) -> tuple[object, ...]:
+    """The values of `COLUMNS` as SQLite keeps them: the id is text, times are microseconds since 1970."""
+    row = postgres_row(message)
+    return (str(message.message_id), *row[1:-1], microseconds(message.event_time))
+
+
+def microseconds(at: datetime) -> int:
+    """Whole microseconds since 1970, exactly."""
+    return (at - _EPOCH) // _MICROSECOND

@@ -1,0 +1,71 @@
+"""Removes closed messages and dedup records once they are older than their retention."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from pillarbox.durations import FOREVER
+from pillarbox.message import Message, State
+from pillarbox.protocols import Selection, Store
+from pillarbox.relay.settings import Retention
+from pillarbox.telemetry import Telemetry
+
+__all__ = ["Archive", "Janitor"]
+
+Archive = Callable[[Sequence[Message]], Awaitable[None]]
+"""Takes messages before they are deleted. What it does not take, by raising, is not deleted."""
+
+
+class Janitor:
+    """Cleans in small batches until nothing is old enough."""
+
+    def __init__(
+        self, store: Store, *, retention: Retention, telemetry: Telemetry, archive: Archive | None = None
+    ) -> None:
+        self._store = store
+        self._retention = retention
+        self._telemetry = telemetry
+        self._archive = archive
+
+    async def run_once(self) -> int:
+        """One pass over everything. Answers how much was removed."""
+        removed = 0
+        for state, age in self._ages():
+            removed += await self._clean(state, age)
+        inbox = await self._clean_inbox()
+        self._telemetry.cleaned(messages=removed, inbox=inbox)
+        return removed + inbox
+
+    def _ages(self) -> list[tuple[State, timedelta]]:
+        keep = self._retention
+        ages = [
+            (State.DELIVERED, keep.delivered),
+            (State.FAILED, keep.failed),
+            (State.SKIPPED, keep.skipped),
+            (State.DISCARDED, keep.discarded),
+        ]
+        return [(state, age) for state, age in ages if age != FOREVER]
+
+    async def _clean(self, state: State, age: timedelta) -> int:
+        removed = 0
+        while count := await self._clean_batch(state, age):
+            removed += count
+        return removed
+
+    async def _clean_batch(self, state: State, age: timedelta) -> int:
+        if self._archive is None:
+            return await self._store.purge(state, older_than=age, limit=self._retention.batch)
+        before = await self._store.now() - age
+        old = await self._store.find(Selection(states=[state], changed_before=before), limit=self._retention.batch)
+        if not old:
+            return 0
+        await self._archive(old)
+        return await self._store.purge_ids([message.id for message in old])
+
+    async def _clean_inbox(self) -> int:
+        removed = 0
+        if self._retention.inbox != FOREVER:
+            while count := await self._store.purge_inbox(older_than=self._retention.inbox, limit=self._retention.batch):
+                removed += count
+        return removed

@@ -1,0 +1,51 @@
+"""What can be set about a consumer, with the defaults in force."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from pillarbox.errors import ConfigError
+from pillarbox.retry import RetryPolicy
+
+__all__ = ["DEFAULT_SETTINGS", "ConsumerSettings", "Unknown"]
+
+Unknown = Literal["ignore", "fail"]
+"""What becomes of a message that no handler wants: it is acknowledged, or kept as failed."""
+
+_RETRY: Final = RetryPolicy(attempts=5, first=timedelta(milliseconds=200), longest=timedelta(seconds=5))
+
+
+class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer handles. Wrong settings are a `ConfigError` when they are made."""
+
+    concurrency: int = 16
+    """How many messages are handled at once, of different keys."""
+    prefetch: int = 200
+    """How many messages are in hand at most. What waits behind a failing one of its key counts too."""
+    retry: RetryPolicy = _RETRY
+    """How often a failing handler is called again before the message is kept as failed. Its key waits meanwhile."""
+    unknown: Unknown = "ignore"
+    deaths: int = 3
+    """How often a message may kill the consumer while it is handled alone, before it is kept as failed."""
+    stop_timeout: timedelta = timedelta(seconds=30)
+    """How long handlers may go on after a stop."""
+    retention: timedelta = timedelta(days=7)
+    """How long handled messages are remembered: the dedup window."""
+    poll_interval: timedelta = timedelta(seconds=1)
+    """How often failed messages are looked for that a person wants handled again."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= 10_000:
+            raise ConfigError("A consumer's concurrency must be between 1 and 10000.")
+        if self.prefetch < self.concurrency:
+            raise ConfigError("A consumer's prefetch must be at least its concurrency, or some handlers never work.")
+        if self.deaths < 1:
+            raise ConfigError("A consumer's deaths must be at least 1.")
+        if min(self.stop_timeout, self.retention) < timedelta(0) or self.poll_interval <= timedelta(0):
+            raise ConfigError("A consumer's durations must be positive.")
+
+
+DEFAULT_SETTINGS: Final = ConsumerSettings()

@@ -1,0 +1,111 @@
+"""Whether a transaction that a handler is done with can still commit.
+
+A handler that caught a database error leaves PostgreSQL with a transaction that answers COMMIT with a silent rollback;
+one that rolled back by itself undid the inbox record. Either would lose the message once it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Self
+
+from pillarbox.errors import NotInTransaction
+
+__all__ = ["Verifying"]
+
+_ROLLED_BACK: Final = (
+    "The handler returned, but its transaction cannot commit: it failed inside and the error was caught, or the "
+    "handler ended it. Let database errors pass, or use a savepoint, and leave commit and rollback to the consumer."
+)
+_IN_TRANSACTION: Final = 2
+"""libpq's word for a transaction that can go on: psycopg and psycopg2 both use its numbers."""
+
+
+class Verifying:
+    """Looks at a handle before and after a handler ran. Asks the server only where a driver does not tell."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self._failed = False
+        self._listens = hasattr(type(tx), "add_query_logger")
+        """It is asyncpg's: asked of the class, because a pooled connection is slow to say what it has not."""
+        self._begun = None if self._listens else _begun(tx)
+
+    def __enter__(self) -> Self:
+        if self._listens:
+            self._tx.add_query_logger(self._query)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._listens:
+            self._tx.remove_query_logger(self._query)
+
+    def _query(self, query: Any) -> None:
+        self._failed = self._failed or query.exception is not None
+
+    def check(self) -> None:
+        """`NotInTransaction` when the transaction would not commit what was done in it."""
+        tx = self._tx
+        if _begun(tx) is not self._begun:
+            raise NotInTransaction(_ROLLED_BACK)
+        if hasattr(tx, "exec_driver_sql") or hasattr(tx, "get_bind"):
+            _check_sqlalchemy(tx.connection() if hasattr(tx, "get_bind") else tx)
+        else:
+            _check_driver(tx)
+
+    async def check_async(self) -> None:
+        """`check` for a handle that must be awaited."""
+        tx = self._tx
+        if hasattr(type(tx), "run_sync"):
+            await tx.run_sync(lambda _: self._check_inner())
+        elif self._listens:
+            await asyncio.sleep(0)  # asyncpg tells its loggers in the next turn of the loop
+            if self._failed or not tx.is_in_transaction():
+                await _asked(tx)
+        else:
+            _check_driver(tx)
+
+    def _check_inner(self) -> None:
+        tx = self._tx
+        inner = getattr(tx, "sync_session", None) or tx.sync_connection
+        if _begun(tx) is not self._begun:
+            raise NotInTransaction(_ROLLED_BACK)
+        _check_sqlalchemy(inner.connection() if hasattr(inner, "get_bind") else inner)
+
+
+def _begun(tx: Any) -> object:
+    """SQLAlchemy's own object for the transaction: another one means that the first has ended."""
+    inner = getattr(tx, "sync_session", None) or getattr(tx, "sync_connection", None) or tx
+    return inner.get_transaction() if hasattr(inner, "get_transaction") else None
+
+
+def _check_sqlalchemy(tx: Any) -> None:
+    driver = tx.connection.driver_connection
+    if hasattr(driver, "add_query_logger"):
+        if not driver.is_in_transaction():
+            raise NotInTransaction(_ROLLED_BACK)
+        tx.exec_driver_sql("select 1")  # a transaction that failed refuses
+    else:
+        _check_driver(driver)
+
+
+def _check_driver(driver: Any) -> None:
+    if hasattr(driver, "in_transaction"):
+        can_commit = driver.in_transaction
+    elif hasattr(driver, "get_transaction_status"):
+        can_commit = driver.get_transaction_status() == _IN_TRANSACTION
+    elif hasattr(driver, "info"):
+        can_commit = driver.info.transaction_status == _IN_TRANSACTION
+    else:
+        return
+    if not can_commit:
+        raise NotInTransaction(_ROLLED_BACK)
+
+
+async def _asked(tx: Any) -> None:
+    try:
+        await tx.fetchval("select 1")
+    except Exception as error:
+        raise NotInTransaction(_ROLLED_BACK) from error
+    if not tx.is_in_transaction():
+        raise NotInTransaction(_ROLLED_BACK)

@@ -1,0 +1,1 @@
+"""One file per broker that a consumer can read."""

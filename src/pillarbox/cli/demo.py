@@ -1,0 +1,74 @@
+"""`pillarbox demo`: see it work while everything around it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from random import SystemRandom
+
+import click
+import msgspec
+
+from pillarbox.cli.output import say
+from pillarbox.demo.story import Story
+
+__all__ = ["demo"]
+
+_EPILOG = """\b
+Example:
+  pillarbox demo --orders 1000
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--orders", type=click.IntRange(min=10), default=2_000, show_default=True, metavar="N",
+              envvar="PILLARBOX_DEMO_ORDERS", show_envvar=True, help="How many orders are committed.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", envvar="PILLARBOX_DEMO_SEED", show_envvar=True,
+              help="Which story.  [default: another each time]")  # fmt: skip
+@click.option("--store", metavar="URL", envvar="PILLARBOX_DEMO_STORE", show_envvar=True,
+              help="Where the orders are.  [default: an SQLite file of its own]")  # fmt: skip
+@click.option(
+    "--to",
+    metavar="URL",
+    envvar="PILLARBOX_DEMO_TO",
+    show_envvar=True,
+    help="Over what: http://127.0.0.1:PORT, amqp://…, nats://… or redis://….  [default: HTTP at a free port]",
+)
+@click.option("--keep", is_flag=True, envvar="PILLARBOX_DEMO_KEEP", show_envvar=True,
+              help="Leave the files for looking around.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, envvar="PILLARBOX_DEMO_JSON", show_envvar=True,
+              help="Print the verdict as one line of JSON.")  # fmt: skip
+def demo(*, orders: int, seed: int | None, store: str | None, to: str | None, keep: bool, as_json: bool) -> None:
+    """Deliver orders while relays are killed, the consumer goes down and one message is poison.
+
+    Ends with a verdict, and with exit code 1 unless nothing is lost, invented or out of order.
+    """
+    story = Story(orders=orders, seed=SystemRandom().randrange(1_000_000) if seed is None else seed)
+    try:
+        holds = asyncio.run(_run(story, store=store, to=to, keep=keep, as_json=as_json))
+    except asyncio.CancelledError:
+        raise click.Abort from None
+    raise click.exceptions.Exit(0 if holds else 1)
+
+
+async def _run(story: Story, *, store: str | None, to: str | None, keep: bool, as_json: bool) -> bool:
+    from pillarbox.demo.director import direct
+    from pillarbox.demo.display import display
+    from pillarbox.demo.line import line_to
+    from pillarbox.demo.stage import stage
+    from pillarbox.demo.telling import told
+
+    # What a broker's client logs on the way to an error would stand above the sentence that says it.
+    logging.getLogger().addHandler(logging.NullHandler())
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with stage(store, line=line_to(to), keep=keep) as scene:
+        way = f"from {scene.place.url.scheme} over {scene.line.kind}"
+        title = f"Pillarbox demo: {story.orders} orders {way}, seed {story.seed}"
+        with display(title, say=say) as screen:
+            ending = await direct(story, scene, screen)
+        text = msgspec.json.encode(ending.verdict).decode() if as_json else told(ending, scene, kept=keep)
+        click.echo(text)
+    return ending.verdict.holds

@@ -1,0 +1,1 @@
+"""Whether a relay lives and can work, told over HTTP."""

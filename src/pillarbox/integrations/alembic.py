@@ -1,0 +1,157 @@
+"""Alembic: operations that make and change the tables, and autogenerate that writes them.
+
+Import it in `env.py`, or in the migration that uses it:
+
+    import pillarbox.integrations.alembic
+
+    def upgrade():
+        op.create_pillarbox_tables(1)
+
+    def downgrade():
+        op.drop_pillarbox_tables(1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from alembic.autogenerate import comparators, renderers
+from alembic.autogenerate.api import AutogenContext
+from alembic.operations import MigrateOperation, Operations
+from alembic.operations.ops import UpgradeOps
+from alembic.util import DispatchPriority, PriorityDispatchResult
+from sqlalchemy import Connection, MetaData, text
+
+from pillarbox.integrations.sqlalchemy import escaped, included, version_of
+from pillarbox.names import Names
+from pillarbox.stores.migrations import check_version
+from pillarbox.stores.scripts import latest, statements
+
+__all__ = ["ChangeTables"]
+
+
+class ChangeTables(MigrateOperation):
+    """The way of the tables from one version to another; 0 is none."""
+
+    def __init__(self, names: Names, *, since: int, to: int) -> None:
+        self.names = names
+        self.since = since
+        self.to = to
+
+    def reverse(self) -> Self:
+        return type(self)(self.names, since=self.to, to=self.since)
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """What `alembic check` prints."""
+        return ("change_pillarbox_tables", self.names.schema, self.names.prefix, self.since, self.to)
+
+    # --- `op.…`: Alembic passes the operations first ---
+
+    @classmethod
+    def create(
+        cls, operations: Operations, version: int, *, schema: str | None = None, prefix: str = "pillarbox_"
+    ) -> None:
+        """Make the tables of that version."""
+        operations.invoke(cls(Names(schema, prefix), since=0, to=version))
+
+    @classmethod
+    def upgrade(
+        cls,
+        operations: Operations,
+        *,
+        to: int,
+        since: int | None = None,
+        schema: str | None = None,
+        prefix: str = "pillarbox_",
+    ) -> None:
+        """Bring the tables to a newer version, by default from the one before it."""
+        operations.invoke(cls(Names(schema, prefix), since=to - 1 if since is None else since, to=to))
+
+    @classmethod
+    def downgrade(
+        cls,
+        operations: Operations,
+        *,
+        to: int,
+        since: int | None = None,
+        schema: str | None = None,
+        prefix: str = "pillarbox_",
+    ) -> None:
+        """Take the tables back to an older version, by default from the one after it. Data is kept where it can be."""
+        operations.invoke(cls(Names(schema, prefix), since=to + 1 if since is None else since, to=to))
+
+    @classmethod
+    def drop(
+        cls, operations: Operations, version: int, *, schema: str | None = None, prefix: str = "pillarbox_"
+    ) -> None:
+        """Remove the tables, which are of that version, with all messages in them."""
+        operations.invoke(cls(Names(schema, prefix), since=version, to=0))
+
+
+for _name, _method in (
+    ("create_pillarbox_tables", "create"),
+    ("upgrade_pillarbox_tables", "upgrade"),
+    ("downgrade_pillarbox_tables", "downgrade"),
+    ("drop_pillarbox_tables", "drop"),
+):
+    Operations.register_operation(_name, _method)(ChangeTables)
+
+
+@Operations.implementation_for(ChangeTables)
+def _change(operations: Operations, change: ChangeTables) -> None:
+    dialect = operations.get_context().dialect.name
+    if change.names.schema is not None and change.since == 0:
+        operations.execute(text(f'create schema if not exists "{change.names.schema}"'))
+    for statement in statements(dialect, names=change.names, since=change.since, to=change.to):
+        operations.execute(text(escaped(statement)))
+
+
+@renderers.dispatch_for(ChangeTables)
+def _rendered(context: AutogenContext, change: ChangeTables) -> str:
+    context.imports.add("import pillarbox.integrations.alembic")
+    where = "".join(
+        f", {name}={value!r}"
+        for name, value, default in (
+            ("schema", change.names.schema, None),
+            ("prefix", change.names.prefix, "pillarbox_"),
+        )
+        if value != default
+    )
+    if change.since == 0:
+        return f"op.create_pillarbox_tables({change.to}{where})"
+    if change.to == 0:
+        return f"op.drop_pillarbox_tables({change.since}{where})"
+    way = "upgrade" if change.to > change.since else "downgrade"
+    return f"op.{way}_pillarbox_tables(to={change.to}, since={change.since}{where})"
+
+
+@comparators.dispatch_for("schema", priority=DispatchPriority.FIRST)
+def _compare(context: AutogenContext, upgrade_ops: UpgradeOps, _schemas: object) -> PriorityDispatchResult:
+    """Before Alembic's own, which would want to drop what it finds and nobody declared."""
+    wanted = [names for metadata in _metadata(context) for names in included(metadata)]
+    context._name_filters.append(lambda name, kind, parents: not _is_ours(name, kind, parents, wanted))
+    if context.connection is not None:
+        upgrade_ops.ops += [change for names in wanted for change in _changes(context.connection, names)]
+    return PriorityDispatchResult.CONTINUE
+
+
+def _changes(connection: Connection, names: Names) -> Iterator[ChangeTables]:
+    current, wanted = version_of(connection, names), latest(connection.dialect.name)
+    if current > wanted:
+        check_version(current, latest=wanted)
+    if current < wanted:
+        yield ChangeTables(names, since=current, to=wanted)
+
+
+def _metadata(context: AutogenContext) -> Iterable[MetaData]:
+    given = context.metadata
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, MetaData) else given
+
+
+def _is_ours(name: str | None, kind: str, parents: Mapping[str, Any], wanted: Iterable[Names]) -> bool:
+    if kind != "table" or name is None:
+        return False
+    return any(parents.get("schema_name") == names.schema and names.is_ours(name) for names in wanted)

@@ -1,0 +1,1 @@
+"""One for each version of the tables."""

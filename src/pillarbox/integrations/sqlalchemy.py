@@ -1,0 +1,60 @@
+"""The tables beside yours in a SQLAlchemy `MetaData`: made by `create_all`, and found by Alembic's autogenerate.
+
+They are no `Table` objects: a second description of them could only be wrong. The store's own scripts make them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, MetaData, event, inspect, text
+
+from pillarbox.names import Names
+from pillarbox.stores.scripts import statements
+
+__all__ = ["include_tables", "included", "run", "version_of"]
+
+_KEY: Final = "pillarbox"
+
+
+def include_tables(metadata: MetaData, *, schema: str | None = None, prefix: str = "pillarbox_") -> None:
+    """Have `metadata.create_all` make the tables, and `drop_all` remove them. See `pillarbox.integrations.alembic`."""
+    names = Names(schema, prefix)
+    known = included(metadata)
+    if names in known:
+        return
+    metadata.info[_KEY] = [*known, names]
+
+    @event.listens_for(metadata, "after_create")
+    def created(_: MetaData, connection: Connection, **__: Any) -> None:
+        if not version_of(connection, names):
+            run(connection, names, since=0)
+
+    @event.listens_for(metadata, "before_drop")
+    def dropped(_: MetaData, connection: Connection, **__: Any) -> None:
+        if version := version_of(connection, names):
+            run(connection, names, since=version, to=0)
+
+
+def included(metadata: MetaData) -> list[Names]:
+    """Where the tables that belong to this metadata are."""
+    return list(metadata.info.get(_KEY, ()))
+
+
+def version_of(connection: Connection, names: Names) -> int:
+    """The version of the tables; 0 when there are none."""
+    if not inspect(connection).has_table(names.bare("schema"), schema=names.schema):
+        return 0
+    found = connection.execute(text(names.applied("select max(version) from pillarbox_schema"))).scalar()
+    return int(found or 0)
+
+
+def run(connection: Connection, names: Names, *, since: int, to: int | None = None) -> None:
+    """Bring the tables from one version to another, by default the latest, in the caller's transaction."""
+    for statement in statements(connection.dialect.name, names=names, since=since, to=to):
+        connection.execute(text(escaped(statement)))
+
+
+def escaped(statement: str) -> str:
+    """For `text()`, which takes a colon before a word for a parameter."""
+    return statement.replace(":", r"\:")

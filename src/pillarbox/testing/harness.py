@@ -1,0 +1,80 @@
+"""What a store must be given so that the contract can be run on it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Literal, Protocol
+
+import pytest
+
+from pillarbox.clock import FrozenClock
+from pillarbox.message import Message
+from pillarbox.protocols import Store
+
+__all__ = ["HarnessTransaction", "StoreHarness"]
+
+
+class HarnessTransaction(Protocol):
+    """A transaction of the store's own write path, held open by a test."""
+
+    async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
+        """Write the messages, in order, without committing."""
+
+    async def commit(self) -> None:
+        """Commit, once."""
+
+    async def rollback(self) -> None:
+        """Roll back, once."""
+
+
+class StoreHarness(ABC):
+    """One opened, empty store and the ways around it. Closes everything it handed out when its fixture ends.
+
+    `clock` is the store's clock. Where the database stamps inserted rows itself, freeze it at the real time: the
+    contract takes the times of an insert from the store and compares all later ones exactly.
+    """
+
+    store: Store
+    clock: FrozenClock
+
+    @abstractmethod
+    def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
+        """A transaction that is rolled back at the end of the block unless it was ended before.
+
+        Several are open at once only where the store's features say `late_rows`.
+        """
+
+    @abstractmethod
+    async def second(self) -> Store:
+        """Another opened store over the same data and clock, with connections of its own."""
+
+    @abstractmethod
+    async def restart(self) -> Store:
+        """The store as after a crash: a new instance over the same data; the old one was never closed."""
+
+    @abstractmethod
+    async def accept(self, consumer: str, source: str, message_id: str) -> bool:
+        """Accept a message into the inbox, and commit; whether it was new."""
+
+    async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
+        """Commit the messages, in one transaction."""
+        async with self.open_transaction() as transaction:
+            await transaction.insert(messages, delay=delay)
+            await transaction.commit()
+
+    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+        """Another opened store over the same data that keeps this much of what it delivers."""
+        pytest.skip(f"This store has no way to keep {keep}.")
+
+    async def fail_inbox(
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+    ) -> None:
+        """Leave a failed message of the source /shop in a consumer's inbox, after 3 attempts."""
+        pytest.skip("This store has no inbox records that failed.")
+
+    async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
+        """Leave an inbox record behind that was started and never done, as old as the clock says."""
+        pytest.skip("This store has no inbox records that are not done.")

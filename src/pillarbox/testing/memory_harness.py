@@ -1,0 +1,86 @@
+"""The harness of the memory store: the shortest example of one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import Literal
+
+from pillarbox.clock import FrozenClock
+from pillarbox.message import Message
+from pillarbox.names import Names
+from pillarbox.protocols import Accept, Insert, Store
+from pillarbox.stores.memory import MemoryData, MemoryStore, MemoryTransaction
+from pillarbox.stores.memory.data import InboxRow
+from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.inbox_samples import inbox_failure
+
+__all__ = ["MemoryHarness"]
+
+
+class _Transaction:
+    def __init__(self, transaction: MemoryTransaction) -> None:
+        self._transaction = transaction
+        self.ended = False
+
+    async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
+        self._transaction.insert(Insert(names=Names(), messages=messages, delay=delay))
+
+    async def commit(self) -> None:
+        self.ended = True
+        self._transaction.commit()
+
+    async def rollback(self) -> None:
+        self.ended = True
+        self._transaction.rollback()
+
+
+class MemoryHarness(StoreHarness):
+    """A new memory store. `make` may build a variant of it, and `make_data` a variant of its tables."""
+
+    def __init__(
+        self,
+        make: Callable[..., MemoryStore] = MemoryStore,
+        *,
+        make_data: Callable[[], MemoryData] = MemoryData,
+    ) -> None:
+        self.clock = FrozenClock()
+        self._make = make
+        self._data = make_data()
+        self._memory = make(self._data, clock=self.clock)
+        self.store: Store = self._memory
+
+    def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[HarnessTransaction]:
+        transaction = _Transaction(self._memory.transaction())
+        try:
+            yield transaction
+        finally:
+            if not transaction.ended:
+                await transaction.rollback()
+
+    async def second(self) -> Store:
+        return self._make(self._data, clock=self.clock)
+
+    async def restart(self) -> Store:
+        return self._make(self._data, clock=self.clock)
+
+    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+        return self._make(self._data, clock=self.clock, keep=keep)
+
+    async def accept(self, consumer: str, source: str, message_id: str) -> bool:
+        with self._memory.transaction() as transaction:
+            return bool(transaction.ask(Accept(names=Names(), consumer=consumer, source=source, message_id=message_id)))
+
+    async def fail_inbox(
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+    ) -> None:
+        with self._memory.transaction() as transaction:
+            transaction.ask(inbox_failure(Names(), consumer, message_id, error, content))
+
+    async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
+        self._data.inbox[consumer, source, message_id] = InboxRow("started", self.clock.now())

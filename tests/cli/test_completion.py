@@ -1,0 +1,69 @@
+"""Completion in the shells: each script is printed, and asks the program, which knows its words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from pillarbox.cli.app import pillarbox as program
+from tests.cli.program import PROGRAM, environment, pillarbox
+
+DOCS: Final = Path(__file__).parents[2] / "docs" / "cli.md"
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@pytest.mark.parametrize(
+    ("words", "unfinished", "completed"),
+    [
+        ([], "re", ["relay", "relays", "resume"]),
+        (["messages"], "re", ["redrive", "replay"]),
+        (["messages", "list"], "--near", ["--near-failure"]),
+        (["messages", "list", "--state"], "d", ["delivered", "discarded"]),
+        (["check", "-o"], "n", ["nagios"]),
+    ],
+)
+def test_commands_options_and_values_are_completed(words: list[str], unfinished: str, completed: list[str]) -> None:
+    asking = ShellComplete(program, {}, "pillarbox", "_PILLARBOX_COMPLETE")
+    assert [one.value for one in asking.get_completions(words, unfinished)] == completed
+
+
+@pytest.mark.parametrize(
+    ("shell", "place", "answer"),
+    [
+        ("bash", "2", "plain,redrive\nplain,replay\n"),
+        ("zsh", "2", "plain\nredrive\nSend failed, held or discarded"),
+        ("fish", "re", "plain,redrive\tSend failed, held or discarded"),
+    ],
+)
+def test_the_program_answers_each_shell_in_its_own_way(shell: str, place: str, answer: str) -> None:
+    told = pillarbox(COMP_WORDS="pillarbox messages re", COMP_CWORD=place, _PILLARBOX_COMPLETE=f"{shell}_complete")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith(answer)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_printed_and_the_docs_say_where_to_put_it(shell: str) -> None:
+    told = pillarbox(_PILLARBOX_COMPLETE=f"{shell}_source")
+    assert (told.code, told.err) == (0, "")
+    assert f"_PILLARBOX_COMPLETE={shell}_complete" in told.out
+    assert f"_PILLARBOX_COMPLETE={shell}_source pillarbox" in DOCS.read_text()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: install it, or believe the other tests")
+def test_bash_itself_completes_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "pillarbox.bash"
+    script.write_text(pillarbox(_PILLARBOX_COMPLETE="bash_source").out)
+    asked = f"source {script}; COMP_WORDS=(pillarbox messages re); COMP_CWORD=2; "
+    asked += '_pillarbox_completion pillarbox; echo "${COMPREPLY[*]}"; complete -p pillarbox'
+    path = os.pathsep.join((str(Path(PROGRAM).parent), os.environ["PATH"]))
+    told = subprocess.run(
+        ["bash", "--norc", "-c", asked], check=True, capture_output=True, text=True, env=environment({"PATH": path})
+    ).stdout.splitlines()
+    assert told[0] == "redrive replay"
+    assert "-F _pillarbox_completion" in told[1]

@@ -1,0 +1,103 @@
+"""`pillarbox demo` over real brokers, and what it makes there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from pillarbox.demo.intakes import intake_of
+from pillarbox.demo.line import Line, line_to
+from pillarbox.errors import ConfigError, TransportUnavailable
+from pillarbox.testing.samples import sample
+from pillarbox.transports.opening import transport_from_url
+from tests.cli.demonstrating import ORDERS, check, demo, needs_proc, processes_in, running, until
+from tests.nats_server import NatsServer
+from tests.rabbitmq_server import RabbitmqServer
+from tests.redis_server import RedisServer
+from tests.servers import Server, found
+
+STORES = {"amqp": "postgresql", "nats": "sqlite", "redis": "postgresql"}
+
+
+@pytest.fixture(params=["rabbitmq", "nats", "redis"])
+def broker(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a broker that others use too."""
+    servers: dict[str, Server] = {"rabbitmq": RabbitmqServer(), "nats": NatsServer(), "redis": RedisServer()}
+    with found(servers[request.param], environ=os.environ) as url:
+        yield url
+
+
+def test_the_demo_over_a_broker(broker: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    store = STORES[broker.partition(":")[0]]
+    place = ["--store", request.getfixturevalue("postgres_url")] if store == "postgresql" else []
+    ran = demo("--seed", "5", "--json", *place, "--to", broker, folder=tmp_path)
+
+    check(ran)
+    assert ran.err.startswith(f"Pillarbox demo: {ORDERS} orders from {store} over ")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_is_made_at_a_broker_is_removed(broker: str) -> None:
+    line = line_to(broker)
+    intake = intake_of(line)
+    assert not await is_there(line)
+
+    await intake.prepare()
+    assert await is_there(line)
+    assert await intake.is_ready()
+
+    await intake.remove()
+    assert not await is_there(line)
+
+
+async def is_there(line: Line) -> bool:
+    """Whether a relay would find what it is to send to."""
+    transport = transport_from_url(line.to)
+    if line.kind == "redis":
+        async with Redis.from_url(line.at) as client:
+            return bool(await client.exists(line.name))
+    try:
+        await transport.open()
+        outcomes = await transport.send([sample(topic="orders")])
+    except TransportUnavailable:
+        return False
+    finally:
+        await transport.close()
+    return outcomes[0].delivered
+
+
+@pytest.mark.parametrize("url", ["amqp://app:geheim@127.0.0.1:1/", "nats://app:geheim@127.0.0.1:1",
+                                 "redis://app:geheim@127.0.0.1:1"])  # fmt: skip
+def test_a_broker_that_is_not_there(url: str, tmp_path: Path) -> None:
+    ran = demo("--to", url, folder=tmp_path)
+
+    assert ran.code == 3
+    assert "cannot be used for the demo" in ran.sentence
+    assert "geheim" not in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_the_demo_sets_itself() -> None:
+    with pytest.raises(ConfigError, match="sets exchange itself"):
+        line_to("amqp://127.0.0.1/?timeout=5s&exchange=mine")
+
+    assert "?timeout=5s&exchange=pillarbox-demo-" in line_to("amqp://127.0.0.1/?timeout=5s").to
+
+
+@needs_proc
+def test_a_password_is_in_no_command_line(tmp_path: Path) -> None:
+    """The environment of a process is its user's alone; its command line is everybody's."""
+    to = "http://127.0.0.1?headers.authorization=Bearer-geheim"
+    with running("--to", to, folder=tmp_path) as (process, said):
+        until(said, "consumer killed")
+        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_in(tmp_path)]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+    assert len(lines) >= 2
+    assert not [line for line in lines if "geheim" in line]

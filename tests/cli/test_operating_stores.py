@@ -1,0 +1,199 @@
+"""Every command, filter and format on both stores, in this process: what the program says is the same."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pillarbox import Outbox
+from pillarbox.cli.app import pillarbox
+from pillarbox.cli.failures import run
+from pillarbox.names import Names
+from tests.cli.program import Ran
+
+_FAIL = """
+    insert into pillarbox_history (id, message_id, destination, partition, kind, type, topic, key, payload,
+                                   content_type, headers, source, correlation_id, event_time, created_at, attempts,
+                                   last_error, status_at, status)
+    select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source,
+           correlation_id, event_time, created_at, 5, 'HTTP 422 no account', created_at, 'failed'
+      from pillarbox_outbox where id in (2, 4)"""
+_CLAIM = {
+    "sqlite": "insert into pillarbox_claim (relay_id, number, message_ids, claimed_at) "
+    "values ('00000000-0000-0000-0000-000000000001', 1, '[3]', 0)",
+    "postgres": "insert into pillarbox_claim (relay_id, number, message_ids, claimed_at) "
+    "values ('00000000-0000-0000-0000-000000000001', 1, '{3}', now() - interval '1 hour')",
+}
+_INBOX = """
+    insert into pillarbox_inbox (consumer, source, message_id, status, attempts, last_error, message)
+    values ('mailer', '/shop', 'm1', 'failed', 3, 'Timeout', null), ('mailer', '/shop', 'm2', 'failed', 3, 'x', null)"""
+
+
+class Desk:
+    """A store with six messages, two of which failed and one of which is stuck; and somebody at the program."""
+
+    def __init__(self, kind: str, connect: Callable[[], Any], schema: str | None, capsys: Any) -> None:
+        self.kind = kind
+        self._connect = connect
+        self._names = Names(schema)
+        self._capsys = capsys
+
+    def fill(self) -> None:
+        outbox = Outbox(routes="billing", source="/shop", schema=self._names.schema)
+        with closing(self._connect()) as connection:
+            for number in range(6):
+                outbox.publish(
+                    connection, {"n": number}, type="orders.placed", topic="eu" if number == 5 else "orders",
+                    key=f"k{number % 3}", correlation_id=f"c{number}",
+                    destinations=["mail"] if number == 5 else ["billing"],
+                )  # fmt: skip
+            connection.commit()
+        self.sql(_FAIL)
+        self.sql("delete from pillarbox_outbox where id in (2, 4)")
+        self.sql(_CLAIM[self.kind])
+
+    def sql(self, text: str) -> Sequence[Any]:
+        with closing(self._connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(self._names.applied(text))
+            rows = cursor.fetchall() if cursor.description else []
+            connection.commit()
+        return list(rows)
+
+    def run(self, *words: str) -> Ran:
+        code = run(pillarbox, words)
+        out, err = self._capsys.readouterr()
+        return Ran(code, out, err)
+
+    def told(self, *words: str, code: int = 0) -> Any:
+        """The one JSON document; `-o jsonl` says the same in other lines."""
+        ran = self.run(*words, "-o", "json")
+        assert ran.code == code, ran.err
+        return json.loads(ran.out)
+
+    def ids(self, *filters: str) -> list[int]:
+        return [one["id"] for one in self.told("messages", "list", *filters)["messages"]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def desk(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PILLARBOX_BY", "ann")
+    if request.param == "sqlite":
+        monkeypatch.setenv("PILLARBOX_STORE", "sqlite:///shop.db")
+        made = Desk("sqlite", lambda: sqlite3.connect(tmp_path / "shop.db"), None, capsys)
+    else:
+        url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
+        monkeypatch.setenv("PILLARBOX_STORE", url)
+        monkeypatch.setenv("PILLARBOX_SCHEMA", schema)
+        made = Desk("postgres", lambda: psycopg.connect(url), schema, capsys)
+    assert made.run("schema", "install").code == 0
+    made.fill()
+    return made
+
+
+def test_every_filter_chooses(desk: Desk) -> None:
+    assert desk.ids() == [1, 2, 3, 4, 5, 6]
+    assert desk.ids("--state", "pending") == [1, 5, 6]
+    assert desk.ids("--state", "pending", "--state", "sending") == [1, 3, 5, 6]
+    assert desk.ids("--destination", "mail") == [6]
+    assert desk.ids("--topic", "eu") == [6]
+    assert desk.ids("--type", "orders.placed", "--limit", "2") == [1, 2]
+    assert desk.ids("--key", "k1") == [2, 5]
+    assert desk.ids("--correlation", "c4") == [5]
+    assert desk.ids("--error", "NO ACCOUNT") == [2, 4]
+    assert desk.ids("--stuck") == [3]
+    assert desk.ids("--near-failure") == []
+    assert desk.ids("--since", "1h", "--after", "4") == [5, 6]
+    assert desk.ids("--until", "1h") == []
+
+
+def test_what_is_asked_is_told_in_every_format(desk: Desk) -> None:
+    for words in (
+        ("status",), ("check",), ("failures",), ("messages", "list"), ("messages", "show", "2"), ("relays",),
+        ("partitions",), ("purge", "--dry-run"), ("config", "show"), ("version",), ("inbox", "list"),
+        ("schema", "verify"),
+    ):  # fmt: skip
+        assert isinstance(desk.told(*words, code=7 if words == ("check",) else 0), dict)
+        lines = desk.run(*words, "-o", "jsonl").out.splitlines()
+        assert all(isinstance(json.loads(line), dict) for line in lines)
+        text = desk.run(*words)
+        assert text.out or text.err
+
+
+def test_why_messages_failed_is_grouped(desk: Desk) -> None:
+    (group,) = desk.told("failures")["failures"]
+    assert (group["count"], group["error"], group["example_id"]) == (2, "HTTP 422 no account", 2)
+
+
+def test_every_change_is_counted_first_made_as_said_and_kept_in_the_journal(desk: Desk) -> None:
+    changes = (
+        ("redriven", ("redrive", "--error", "account"), 2),
+        ("deferred", ("defer", "--destination", "mail", "--for", "2h"), 1),
+        ("discarded", ("discard", "--key", "k1", "--reason", "by hand"), 2),
+    )
+    for action, words, count in changes:
+        dry = desk.told("messages", *words, "--dry-run")
+        assert (dry["action"], dry["matched"], dry["changed"], dry["dry_run"]) == (action, count, 0, True)
+        refused = desk.run("messages", *words)
+        assert (refused.code, "add --yes" in refused.err) == (2, True)
+        done = desk.told("messages", *words, "--yes")
+        assert (done["matched"], done["changed"]) == (count, count)
+    desk.sql("update pillarbox_history set status = 'delivered' where id = 2")
+    assert desk.told("messages", "replay", "--since", "1h", "--yes")["changed"] == 1
+    journal = desk.sql("select action, by from pillarbox_journal order by id")
+    assert [tuple(line) for line in journal] == [
+        (action, "ann") for action in ["redriven"] * 2 + ["deferred"] + ["discarded"] * 2 + ["replayed"]
+    ]
+
+
+def test_a_dry_run_says_on_stdout_what_it_would_be(desk: Desk) -> None:
+    ran = desk.run("messages", "redrive", "--destination", "billing", "--dry-run")
+    assert (ran.code, ran.out, ran.err) == (0, "2 messages would be redriven. Nothing was changed.\n", "")
+
+
+def test_pauses_are_told_and_kept(desk: Desk) -> None:
+    assert desk.told("pause", "billing", "--reason", "moving")["paused"]
+    assert "paused by ann" in desk.run("status").out
+    assert [desk.told("resume", "billing")["changed"] for _ in range(2)] == [True, False]
+    journal = desk.sql("select action, by, error from pillarbox_journal order by id")
+    assert [tuple(line) for line in journal] == [("paused", "ann", "moving"), ("resumed", "ann", None)]
+
+
+def test_what_an_inbox_could_not_handle(desk: Desk) -> None:
+    desk.sql(_INBOX)
+    assert desk.told("inbox", "redrive", "--consumer", "mailer", "--dry-run") == {
+        "matched": 2, "redriven": 0, "dry_run": True,
+    }  # fmt: skip
+    assert desk.run("inbox", "redrive", "--consumer", "mailer").code == 2
+    assert desk.told("inbox", "redrive", "m1")["redriven"] == 1
+    assert desk.told("inbox", "discard", "--error", "X", "--reason", "by hand", "--yes")["discarded"] == 1
+    missing = desk.run("inbox", "redrive", "m9")
+    assert (missing.code, "m9" in missing.sentence) == (5, True)
+    states = desk.sql("select message_id, status from pillarbox_inbox order by 1")
+    assert [tuple(line) for line in states] == [("m1", "started"), ("m2", "done")]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("messages", "show", "99"), 5),
+        (("messages", "redrive", "99"), 5),
+        (("messages", "redrive", "1"), 1),
+        (("messages", "show", "nonsense"), 2),
+        (("pause", "no such;name"), 2),
+        (("check", "-o", "nagios"), 2),
+        (("check",), 7),
+    ],
+)
+def test_exit_codes(desk: Desk, words: tuple[str, ...], code: int) -> None:
+    assert desk.run(*words).code == code

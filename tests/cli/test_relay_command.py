@@ -1,0 +1,304 @@
+"""`pillarbox relay`, the real program: delivers, stops as promised, and says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.cli.program import Ran, forbid_imports, pillarbox
+from tests.cli.running import Shop, running_relay
+from tests.http_endpoint import Endpoint, free_port
+
+CANARY = "c4nary-s3cret"
+
+
+@pytest.fixture
+async def shop(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path)
+    await made.install()
+    return made
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    made = Endpoint()
+    await made.start()
+    yield made
+    made.moves.set()
+    await made.stop()
+
+
+def hooks(endpoint: Endpoint) -> str:
+    return f"hooks={endpoint.url}?allow_private=true"
+
+
+def numbers(endpoint: Endpoint) -> list[int]:
+    return [json.loads(arrival.body)["n"] for arrival in endpoint.taken]
+
+
+def assert_left_clean(shop: Shop) -> None:
+    """Nobody is in the registry, nothing is in anybody's hands."""
+    assert shop.number("pillarbox_relay") == 0
+    assert shop.number("pillarbox_claim") == 0
+    assert shop.number("pillarbox_lane where relay_id is not null") == 0
+
+
+async def relay_once(shop: Shop, *arguments: str, **extra: str) -> tuple[int, list[str]]:
+    async with running_relay(shop, "--once", *arguments, **extra) as relay:
+        return await relay.ended(), relay.said
+
+
+# --- delivering and stopping -------------------------------------------------------------------------
+
+
+async def test_it_delivers_until_it_is_told_to_stop(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(20)
+    async with running_relay(shop, "--to", hooks(endpoint)) as relay:
+        first = await relay.until_it_says("delivers from")
+        while shop.number("pillarbox_outbox"):
+            await relay.until_it_says("settled")
+        relay.signal(signal.SIGTERM)
+        code = await relay.ended()
+
+    assert code == 0
+    assert f"delivers from sqlite:///shop.db to hooks (http://127.0.0.1:{endpoint.port}/…)" in first
+    assert "SIGTERM: finishing" in "".join(relay.said)
+    assert sorted(numbers(endpoint)) == list(range(20))
+    assert shop.number("pillarbox_history where status = 'delivered'") == 20
+    assert_left_clean(shop)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_lets_what_is_under_way_finish(
+    shop: Shop, endpoint: Endpoint, number: signal.Signals
+) -> None:
+    shop.publish(12)
+    endpoint.moves.clear()
+    async with running_relay(shop, "--to", hooks(endpoint)) as relay:
+        await relay.until_it_says("took")
+        await endpoint.came.wait()
+        relay.signal(number)
+        await relay.until_it_says("finishing")
+        under_way = len(endpoint.arrivals)
+        endpoint.moves.set()
+        code = await relay.ended()
+
+    assert code == 0
+    assert under_way <= len(endpoint.taken) < 12
+    assert shop.number("pillarbox_history where status = 'delivered'") == len(endpoint.taken)
+    assert shop.number("pillarbox_outbox") == 12 - len(endpoint.taken)
+    assert shop.number("pillarbox_outbox where attempts > 0 or waits is not null") == 0
+    assert_left_clean(shop)
+
+    assert (await relay_once(shop, "--to", hooks(endpoint)))[0] == 0
+    assert sorted(numbers(endpoint)) == list(range(12))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_the_second_signal_ends_it_at_once_and_loses_nothing(
+    shop: Shop, endpoint: Endpoint, number: signal.Signals, code: int
+) -> None:
+    shop.publish(8)
+    endpoint.moves.clear()
+    async with running_relay(shop, "--to", hooks(endpoint), "--lease", "1s") as relay:
+        await endpoint.came.wait()
+        relay.signal(number)
+        await relay.until_it_says("finishing")
+        relay.signal(number)
+        assert await relay.ended() == code
+
+    assert shop.number("pillarbox_outbox") == 8
+    assert shop.number("pillarbox_claim") > 0
+    endpoint.moves.set()
+    assert (await relay_once(shop, "--to", hooks(endpoint), "--lease", "1s"))[0] == 0
+    assert set(numbers(endpoint)) == set(range(8))
+    assert shop.number("pillarbox_history where status = 'delivered'") == 8
+    assert_left_clean(shop)
+
+
+async def test_the_second_signal_works_while_something_blocks_the_loop(shop: Shop) -> None:
+    (shop.folder / "blocking.py").write_text(
+        "import sys, time\n"
+        "from pillarbox.transports.handlers import Handlers\n"
+        "handlers = Handlers()\n"
+        "@handlers.on('*')\n"
+        "async def block(event):\n"
+        "    print('blocked', file=sys.stderr, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    shop.publish(1)
+    async with running_relay(shop, "--to", "hooks=handlers:blocking:handlers", PYTHONPATH=str(shop.folder)) as relay:
+        await relay.until_it_says("blocked")
+        relay.signal(signal.SIGINT)
+        async with asyncio.timeout(60):
+            # Again and again: a signal right behind another may be given to a thread that does not wake the main one.
+            while relay.process.returncode is None:
+                relay.signal(signal.SIGTERM)
+                await asyncio.sleep(0.2)
+        assert relay.process.returncode == 143
+
+
+# --- --once ------------------------------------------------------------------------------------------
+
+
+async def test_once_delivers_what_is_there_and_ends(shop: Shop, endpoint: Endpoint) -> None:
+    (shop.folder / "pillarbox.toml").write_text(f'[destinations.hooks]\nurl = "{endpoint.url}"\n')
+    shop.publish(10)
+    without_uvloop = forbid_imports(shop.folder, "uvloop")
+
+    code, _ = await relay_once(shop, PILLARBOX_DESTINATION_HOOKS_ALLOW_PRIVATE="true", PYTHONPATH=without_uvloop)
+
+    assert code == 0
+    assert sorted(numbers(endpoint)) == list(range(10))
+    assert shop.number("pillarbox_outbox") == 0
+    assert_left_clean(shop)
+    assert (await relay_once(shop, PILLARBOX_DESTINATION_HOOKS_ALLOW_PRIVATE="true"))[0] == 0
+
+
+async def test_once_ends_with_one_when_messages_wait_for_what_is_down(shop: Shop) -> None:
+    down = f"hooks=http://127.0.0.1:{await free_port()}?allow_private=true"
+    assert (await relay_once(shop, "--to", down))[0] == 0
+    shop.publish(3)
+
+    code, said = await relay_once(shop, "--to", down)
+
+    assert code == 1
+    assert "3 messages wait for what is down or paused: hooks" in "".join(said)
+    assert shop.number("pillarbox_outbox where attempts = 0 and waits is null") == 3
+    assert_left_clean(shop)
+
+
+async def test_once_ends_with_one_when_messages_wait_for_what_is_paused(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(3)
+    with shop.connected() as connection:
+        connection.execute("insert into pillarbox_destination values ('hooks', 'me', 0, 'maintenance')")
+
+    code, said = await relay_once(shop, "--to", hooks(endpoint))
+
+    assert (code, endpoint.arrivals) == (1, [])
+    assert "maintenance" in "".join(said)
+    assert shop.number("pillarbox_outbox") == 3
+
+
+# --- log lines ---------------------------------------------------------------------------------------
+
+
+async def test_json_log_lines_have_every_field(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(3, keys=3)
+    endpoint.answers = [web.Response(status=204), web.Response(status=422, text="no\x07 thanks")]
+
+    code, said = await relay_once(
+        shop, "--to", hooks(endpoint), "--log-format", "json", "--deliveries-at", "info", "--window", "1"
+    )
+
+    lines = [json.loads(line) for line in said]
+    rows = shop.rows("select message_id, correlation_id, type, topic, status from pillarbox_history")
+    told = {line["message_id"]: line for line in lines if "message_id" in line}
+    assert code == 0
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert lines[0]["destinations"] == {"hooks": f"http://127.0.0.1:{endpoint.port}/…"}
+    for message_id, correlation_id, type_, topic, status in rows:
+        line = told[message_id]
+        assert (line["correlation_id"], line["type"], line["topic"]) == (correlation_id, type_, topic)
+        assert (line["destination"], line["attempt"]) == ("hooks", 1)
+        assert line["level"] == ("info" if status == "delivered" else "warning")
+        assert ("error" in line) == (status == "failed")
+    assert sorted(row[-1] for row in rows) == ["delivered", "delivered", "failed"]
+
+
+async def test_the_level_decides_what_is_written(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(1)
+
+    _, said = await relay_once(shop, "--to", hooks(endpoint), PILLARBOX_LOG_LEVEL="error")
+
+    assert [line.split()[1] for line in said] == ["info", "info"]
+    assert "delivers from" in said[0]
+    assert said[1].endswith("stopped")
+
+
+# --- bad input ---------------------------------------------------------------------------------------
+
+
+def refused(*arguments: str, cwd: Path, **extra: str) -> Ran:
+    return pillarbox("relay", *arguments, cwd=cwd, **extra)
+
+
+HERE = ("--store", "sqlite:///shop.db")
+MEMORY = ("--to", "memory:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (MEMORY, 2, "No store is configured: give --store URL"),
+        (HERE, 2, "No destination is configured: give --to NAME=URL"),
+        (("--store", "mysql://127.0.0.1/shop", *MEMORY), 2, "No installed store is called 'mysql'"),
+        (("--store", "sqlite:///none.db", *MEMORY), 2, "There is no SQLite file none.db"),
+        ((*HERE, "--to", "pigeon://coop"), 2, "No installed transport is called 'pigeon'"),
+        ((*HERE, "--to", "https://a.example?colour=red"), 2, "no option 'colour'"),
+        ((*HERE, "--to", "http://127.0.0.1/x?allow_private=true&secret=env:NOT_SET"), 2, "NOT_SET, which is not set"),
+        ((*HERE, "--to", "a=memory:", "--to", "a=memory:"), 2, "The destination a is named twice"),
+        ((*HERE, "--to", "a=memory:", "--to", "b"), 2, "There is no destination b"),
+        ((*HERE, "--to", "a="), 2, "has no URL"),
+        ((*HERE, *MEMORY, "--lease", "soon"), 2, "--lease must be a duration"),
+        ((*HERE, *MEMORY, "--window", "0"), 2, "window of destination default must be at least 1"),
+        ((*HERE, *MEMORY, "--prefix", "a b"), 2, "table prefix 'a b'"),
+        ((*HERE, *MEMORY, "--config", "none.toml"), 2, "none.toml cannot be read"),
+        ((*HERE, *MEMORY, "--prefix", "other_"), 4, "run `pillarbox schema install`"),
+    ],
+)
+async def test_bad_input_is_one_sentence_and_a_code(
+    shop: Shop, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    ran = await asyncio.to_thread(refused, *arguments, cwd=shop.folder)
+
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.sentence
+
+
+async def test_a_store_that_cannot_be_reached_at_the_start_ends_with_three(tmp_path: Path) -> None:
+    url = f"postgresql://app:{CANARY}@127.0.0.1:{await free_port()}/shop"
+    for once in ((), ("--once",)):
+        ran = await asyncio.to_thread(refused, "--store", url, *MEMORY, *once, cwd=tmp_path)
+        assert (ran.code, CANARY in ran.err) == (3, False)
+        assert "cannot be reached" in ran.sentence
+
+
+async def test_a_missing_extra_says_what_to_install(shop: Shop) -> None:
+    path = forbid_imports(shop.folder, "aiohttp")
+
+    ran = await asyncio.to_thread(refused, *HERE, "--to", "https://a.example", cwd=shop.folder, PYTHONPATH=path)
+
+    assert ran.code == 2
+    assert 'pip install "pillarbox[http]"' in ran.sentence
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_no_log_line_has_a_secret(shop: Shop, endpoint: Endpoint, form: str) -> None:
+    options = f"allow_private=true&secret=${{SECRET}}&headers.authorization=env:TOKEN&query.t={CANARY}"
+    url = f"hooks={endpoint.url}/{CANARY}?{options}"
+    endpoint.answers = [web.Response(status=500, text=f"echo {CANARY} Bearer {CANARY}") for _ in range(3)]
+    shop.publish(3)
+
+    code, said = await relay_once(
+        shop,
+        "--to",
+        url,
+        "--log-format",
+        form,
+        "--log-level",
+        "debug",
+        SECRET=f"{CANARY}-0123456789",
+        TOKEN=f"Bearer {CANARY}",
+    )
+
+    assert code == 1
+    assert "500" in "".join(said)
+    assert CANARY not in "".join(said)
+    assert CANARY not in str(shop.rows("select last_error from pillarbox_outbox"))

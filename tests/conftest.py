@@ -1,0 +1,74 @@
+"""Fixtures that more than one folder of tests uses. Servers are found by `tests.servers`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.postgres_server import PostgresServer, scratch_database, scratch_schema
+from tests.private_postgres import PrivatePostgres
+from tests.private_rabbitmq import PrivateRabbitmq
+from tests.rabbitmq_server import found_rabbitmq
+from tests.rabbitmq_server import private_rabbitmq as running_rabbitmq
+from tests.servers import ServerMissing, found, missing
+
+# A shell starts what it puts in the background with SIGINT ignored, and all that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL database of this session's own."""
+    with found(PostgresServer(), environ=os.environ) as server, scratch_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_schema(postgres_url: str) -> Iterator[str]:
+    """The name of a new, empty schema in `postgres_url`."""
+    with scratch_schema(postgres_url) as name:
+        yield name
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[Callable[[], PrivatePostgres]]:
+    """Starts PostgreSQL servers that the test may stop, kill and start again."""
+    with ExitStack() as servers:
+
+        def start() -> PrivatePostgres:
+            try:
+                return servers.enter_context(closing(PrivatePostgres.started()))
+            except ServerMissing as reason:
+                missing(PostgresServer(), reason=str(reason), environ=os.environ)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    """A RabbitMQ server that others may use too: take names of your own, and remove them."""
+    with found_rabbitmq() as url:
+        yield url
+
+
+@pytest.fixture
+def private_rabbitmq() -> PrivateRabbitmq:
+    """A RabbitMQ server that the test may kill and start again. The same for all tests: leave it empty."""
+    return running_rabbitmq()
+
+
+@pytest.fixture
+def tmp_sqlite(tmp_path: Path) -> Path:
+    """Where a test's SQLite file may go. Nothing is there yet."""
+    return tmp_path / "pillarbox.db"

@@ -1,0 +1,224 @@
+"""A consumer handles each message once in effect, in order per key, and loses none."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from pillarbox import context
+from pillarbox.cloudevents import CloudEvent
+from pillarbox.consumer import Consumer, ConsumerSettings
+from pillarbox.errors import ConfigError
+from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
+from pillarbox.retry import RetryPolicy
+from pillarbox.stores.memory import MemoryStore
+from pillarbox.stores.memory.transaction import MemoryTransaction
+from tests.consumer.scene import QUICK, TYPES, Ticked, tick, until
+
+
+class Scene:
+    def __init__(self, *, settings: ConsumerSettings = QUICK) -> None:
+        self.queue = MemoryQueue()
+        self.store = MemoryStore()
+        self.consumer = Consumer(
+            "clock", receiver=MemoryReceiver(self.queue), database=self.store, settings=settings, types=TYPES
+        )
+        self.seen: list[int] = []
+
+    def records(self, status: str) -> set[str]:
+        return {message_id for (_, _, message_id), row in self.store.data.inbox.items() if row.status == status}
+
+    def put(self, *events: CloudEvent) -> None:
+        for event in events:
+            self.queue.put(event)
+
+    async def drained(self) -> None:
+        await until(lambda: not self.queue.waiting and not self.queue.out)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def remembering(scene: Scene) -> None:
+    @scene.consumer.on(Ticked)
+    def note(event: Ticked) -> None:
+        scene.seen.append(event.number)
+
+
+async def test_a_message_is_handled_recorded_and_acknowledged(scene: Scene) -> None:
+    remembering(scene)
+    scene.put(tick(1))
+    async with scene.consumer:
+        await scene.drained()
+    assert scene.seen == [1]
+    assert scene.records("done") == {"m1"}
+    assert len(scene.queue.acknowledged) == 1
+
+
+async def test_a_duplicate_does_nothing_and_is_acknowledged(scene: Scene) -> None:
+    remembering(scene)
+    scene.put(tick(1), tick(1), tick(1))
+    async with scene.consumer:
+        await scene.drained()
+    assert scene.seen == [1]
+    assert scene.store.data.inbox["clock", "/clock", "m1"].duplicates == 2
+
+
+async def test_messages_of_a_key_are_handled_in_order_also_around_a_failing_one(scene: Scene) -> None:
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        scene.seen.append(event.number)
+        if event.number == 2 and scene.seen.count(2) < 3:
+            raise ValueError("not yet")
+
+    scene.put(*(tick(number, "a") for number in range(1, 6)))
+    async with scene.consumer:
+        await scene.drained()
+    assert scene.seen == [1, 2, 2, 2, 3, 4, 5]
+
+
+async def test_other_keys_go_on_while_one_waits(scene: Scene) -> None:
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        if event.key == "bad":
+            raise ValueError("never")
+        scene.seen.append(event.number)
+
+    slow = msgspec.structs.replace(QUICK, retry=RetryPolicy(attempts=2, first=timedelta(hours=1)))
+    scene = Scene(settings=slow)
+    scene.consumer.on(Ticked)(handle)
+    scene.put(tick(1, "bad"), *(tick(number, "good") for number in range(2, 30)))
+    async with scene.consumer:
+        await until(lambda: len(scene.queue.acknowledged) == 28)
+    assert [one.headers["ce-id"] for one in scene.queue.waiting] == ["m1"]
+
+
+async def test_what_always_fails_is_kept_with_its_error_and_the_next_goes(scene: Scene) -> None:
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        if event.number == 1:
+            raise ValueError("no such account")
+        scene.seen.append(event.number)
+
+    scene.put(tick(1, "a"), tick(2, "a"))
+    async with scene.consumer:
+        await scene.drained()
+    assert scene.seen == [2]
+    row = scene.store.data.inbox["clock", "/clock", "m1"]
+    assert (row.status, row.attempts, row.last_error) == ("failed", 3, "ValueError: no such account")
+    assert row.message is not None
+
+
+async def test_what_cannot_be_read_is_kept_and_blocks_nobody(scene: Scene) -> None:
+    remembering(scene)
+    scene.queue.put_raw({"ce-specversion": "1.0", "ce-id": "x"}, b"{}")
+    scene.put(tick(2, payload=b"{"), tick(3, payload=b'{"number": "many"}'), tick(4))
+    async with scene.consumer:
+        await scene.drained()
+    assert scene.seen == [4]
+    assert scene.records("failed") == {"1", "m2", "m3"}
+
+
+async def test_a_plain_message_is_handled_too() -> None:
+    scene = Scene()
+    bodies: list[object] = []
+    scene.consumer.on("memory")(bodies.append)
+    scene.queue.put_raw({"content-type": "application/json", "tenant": "shop"}, b'{"plain": true}')
+    async with scene.consumer:
+        await scene.drained()
+    assert bodies == [{"plain": True}]
+    assert scene.records("done") == {"1"}
+
+
+@pytest.mark.parametrize(("policy", "failed"), [("ignore", set()), ("fail", {"m1"})])
+async def test_an_unknown_type_is_ignored_or_kept(policy: str, failed: set[str]) -> None:
+    scene = Scene(settings=msgspec.structs.replace(QUICK, unknown=policy))
+    remembering(scene)
+    scene.put(tick(1, type="unheard.of"), tick(2))
+    async with scene.consumer:
+        await scene.drained()
+    assert (scene.seen, scene.records("failed")) == ([2], failed)
+
+
+async def test_a_failed_one_is_handled_again_when_a_person_wants_it(scene: Scene) -> None:
+    mended = False
+
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        if not mended:
+            raise ValueError("broken")
+        scene.seen.append(event.number)
+
+    scene.put(tick(1))
+    async with scene.consumer:
+        await until(lambda: scene.records("failed"))
+        mended = True
+        key = ("clock", "/clock", "m1")
+        row = scene.store.data.inbox[key]
+        scene.store.data.inbox[key] = msgspec.structs.replace(row, status="started", attempts=0)
+        await until(lambda: scene.records("done"))
+    assert scene.seen == [1]
+
+
+async def test_a_handler_publishes_in_its_transaction_with_the_context_of_its_message(scene: Scene) -> None:
+    causes: list[context.Context] = []
+
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked, tx: MemoryTransaction, message: CloudEvent) -> None:
+        causes.append(context.current())
+        assert message.message_id == f"m{event.number}"
+        assert isinstance(tx, MemoryTransaction)
+
+    scene.put(tick(1))
+    async with scene.consumer:
+        await scene.drained()
+    assert [(one.correlation_id, one.causation_id) for one in causes] == [("c", "m1")]
+
+
+async def test_stopping_lets_a_handler_end_and_gives_the_rest_back() -> None:
+    scene = Scene(settings=msgspec.structs.replace(QUICK, concurrency=1, prefetch=10))
+    loop, began, go = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        loop.call_soon_threadsafe(began.set)
+        asyncio.run_coroutine_threadsafe(go.wait(), loop).result(30)
+        scene.seen.append(event.number)
+
+    scene.put(*(tick(number) for number in range(1, 6)))
+    async with scene.consumer:
+        await began.wait()
+        scene.consumer.stop()
+        go.set()
+    assert scene.seen == [1]
+    assert [one.headers["ce-id"] for one in scene.queue.waiting] == ["m2", "m3", "m4", "m5"]
+    assert not scene.queue.out
+
+
+async def test_a_consumer_without_handlers_is_refused(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="no handler"):
+        await scene.consumer.run()
+
+
+async def test_an_async_handler_does_not_fit_synchronous_transactions(scene: Scene) -> None:
+    @scene.consumer.on(Ticked)
+    async def handle(event: Ticked) -> None: ...
+
+    with pytest.raises(ConfigError, match="make it a plain function"):
+        await scene.consumer.run()
+
+
+async def test_a_broker_that_is_away_is_waited_for(scene: Scene) -> None:
+    remembering(scene)
+    scene.queue.is_up = False
+    scene.put(tick(1))
+    async with scene.consumer:
+        await asyncio.sleep(0)
+        scene.queue.is_up = True
+        await scene.drained()
+    assert scene.seen == [1]

@@ -1,0 +1,178 @@
+"""The PostgreSQL store keeps the contract, on a direct connection and as behind a transaction pooler."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import asyncpg
+import pytest
+
+from pillarbox.clock import FrozenClock
+from pillarbox.errors import StoreError
+from pillarbox.message import Message
+from pillarbox.names import Names
+from pillarbox.protocols import Accept, Insert, Store
+from pillarbox.stores.postgres.connection import Pooler
+from pillarbox.stores.postgres.store import PostgresStore
+from pillarbox.stores.schema import schema_at
+from pillarbox.stores.urls import store_url
+from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.inbox_samples import inbox_failure
+from pillarbox.testing.store_contract import StoreContract
+from pillarbox.writers.asyncpg import AsyncpgWriter
+from tests.pooler import forgetful_pooler
+
+
+class _Transaction:
+    def __init__(self, connection: Any, names: Names) -> None:
+        self._connection = connection
+        self._names = names
+        self._transaction = connection.transaction()
+        self.ended = False
+
+    async def begin(self) -> None:
+        await self._transaction.start()
+
+    async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
+        await AsyncpgWriter(self._connection).insert(Insert(names=self._names, messages=messages, delay=delay))
+
+    async def commit(self) -> None:
+        self.ended = True
+        await self._transaction.commit()
+
+    async def rollback(self) -> None:
+        self.ended = True
+        await self._transaction.rollback()
+
+
+class PostgresHarness(StoreHarness):
+    """Tables of its own. PostgreSQL stamps the rows of an insert, so the clock stands at the real time."""
+
+    def __init__(self, url: str, names: Names, *, store_url: str | None = None, pooler: Pooler = "none") -> None:
+        self.clock = FrozenClock(datetime.now(UTC))
+        self._url = url
+        self._store_url = store_url or url
+        self._names = names
+        self._pooler: Pooler = pooler
+        self._opened: list[PostgresStore] = []
+
+    async def start(self) -> None:
+        await schema_at(store_url(self._url), names=self._names).install()
+        self.store = await self.second()
+
+    async def stop(self) -> None:
+        for store in self._opened:
+            await store.close()
+
+    def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[HarnessTransaction]:
+        async with self._connected() as connection:
+            transaction = _Transaction(connection, self._names)
+            await transaction.begin()
+            yield transaction
+            if not transaction.ended:
+                await transaction.rollback()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(self._url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def second(self) -> Store:
+        return await self.with_keep("full")
+
+    async def restart(self) -> Store:
+        return await self.second()
+
+    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+        store = PostgresStore(
+            self._store_url,
+            schema=self._names.schema,
+            prefix=self._names.prefix,
+            clock=self.clock,
+            keep=keep,
+            pooler=self._pooler,
+            connections=2,
+        )
+        await store.open()
+        self._opened.append(store)
+        return store
+
+    async def accept(self, consumer: str, source: str, message_id: str) -> bool:
+        accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
+        async with self._connected() as connection, connection.transaction():
+            return bool(await AsyncpgWriter(connection).ask(accept))
+
+    async def fail_inbox(
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+    ) -> None:
+        async with self._connected() as connection, connection.transaction():
+            await AsyncpgWriter(connection).ask(inbox_failure(self._names, consumer, message_id, error, content))
+
+    async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
+        async with self._connected() as connection:
+            await connection.execute(
+                f"insert into {self._names.table('inbox')} (consumer, source, message_id, status, status_at)"
+                " values ($1, $2, $3, 'started', $4)",
+                consumer,
+                source,
+                message_id,
+                self.clock.now(),
+            )
+
+
+@asynccontextmanager
+async def _harness(harness: PostgresHarness) -> AsyncIterator[PostgresHarness]:
+    try:
+        await harness.start()
+        yield harness
+    finally:
+        await harness.stop()
+
+
+class TestPostgresStore(StoreContract):
+    """Under names of its own: a statement that forgot them would find no table."""
+
+    @pytest.fixture
+    async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
+        names = Names(postgres_schema, "shop_box_")
+        async with _harness(PostgresHarness(postgres_url, names)) as harness:
+            yield harness
+
+
+class TestPostgresStoreBehindAPooler(StoreContract):
+    """Through a pooler that forgets everything between two transactions: prepared statements, settings, all of it."""
+
+    @pytest.fixture
+    async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
+        names = Names(postgres_schema, "shop_box_")
+        async with forgetful_pooler(postgres_url) as pooled_url:
+            harness = PostgresHarness(postgres_url, names, store_url=pooled_url, pooler="transaction")
+            async with _harness(harness):
+                yield harness
+
+
+async def test_without_the_option_a_pooler_is_noticed_at_once(postgres_url: str, postgres_schema: str) -> None:
+    """The pooler of these tests really forgets: a store that relies on its session fails through it."""
+    names = Names(postgres_schema)
+    await schema_at(store_url(postgres_url), names=names).install()
+    async with forgetful_pooler(postgres_url) as pooled_url:
+        store = PostgresStore(pooled_url, schema=names.schema, connections=1)
+        with pytest.raises(StoreError, match="prepared statement"):
+            await _use_twice(store)
+        await store.close()
+
+
+async def _use_twice(store: PostgresStore) -> None:
+    await store.open()
+    for _ in range(2):
+        await store.pauses()

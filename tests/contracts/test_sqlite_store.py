@@ -1,0 +1,122 @@
+"""The SQLite store keeps the contract."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from pillarbox.clock import FrozenClock
+from pillarbox.message import Message
+from pillarbox.names import Names
+from pillarbox.protocols import Accept, Insert, Store
+from pillarbox.stores.schema import schema_at
+from pillarbox.stores.sqlite import SqliteStore
+from pillarbox.stores.urls import store_url
+from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.inbox_samples import inbox_failure
+from pillarbox.testing.store_contract import StoreContract
+from pillarbox.writers.sqlite3 import Sqlite3Writer
+
+
+class _Transaction:
+    def __init__(self, connection: sqlite3.Connection, names: Names) -> None:
+        self._connection = connection
+        self._names = names
+
+    async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
+        batch = Insert(names=self._names, messages=messages, delay=delay)
+        Sqlite3Writer(self._connection).insert(batch)
+
+    async def commit(self) -> None:
+        self._connection.execute("commit")
+
+    async def rollback(self) -> None:
+        self._connection.execute("rollback")
+
+
+class SqliteHarness(StoreHarness):
+    """A new file. The rows of an insert are stamped by SQLite, so the clock stands at the real time."""
+
+    def __init__(self, path: Path, *, prefix: str = "pillarbox_") -> None:
+        self.clock = FrozenClock(datetime.now(UTC))
+        self._path = path
+        self._names = Names(prefix=prefix)
+        self._opened: list[SqliteStore] = []
+
+    async def start(self) -> None:
+        await schema_at(store_url(f"sqlite:///{self._path}"), names=self._names).install()
+        self.store = await self.second()
+
+    async def stop(self) -> None:
+        for store in self._opened:
+            await store.close()
+
+    def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[HarnessTransaction]:
+        with self._connected() as connection:
+            connection.execute("begin immediate")
+            yield _Transaction(connection, self._names)
+            if connection.in_transaction:
+                connection.execute("rollback")
+
+    def _connected(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(self._path, isolation_level=None))
+
+    async def second(self) -> Store:
+        return await self.with_keep("full")
+
+    async def restart(self) -> Store:
+        return await self.second()
+
+    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+        store = SqliteStore(self._path, prefix=self._names.prefix, clock=self.clock, keep=keep)
+        self._opened.append(store)
+        await store.open()
+        return store
+
+    async def accept(self, consumer: str, source: str, message_id: str) -> bool:
+        accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
+        with self._connected() as connection:
+            connection.execute("begin immediate")
+            new = bool(Sqlite3Writer(connection).ask(accept))
+            connection.execute("commit")
+            return new
+
+    async def fail_inbox(
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+    ) -> None:
+        with self._connected() as connection:
+            connection.execute("begin immediate")
+            Sqlite3Writer(connection).ask(inbox_failure(self._names, consumer, message_id, error, content))
+            connection.execute("commit")
+
+    async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
+        at = int(self.clock.now().timestamp() * 1_000_000)
+        with self._connected() as connection:
+            connection.execute(
+                f"insert into {self._names.table('inbox')} (consumer, source, message_id, status, status_at)"
+                " values (?, ?, ?, 'started', ?)",
+                (consumer, source, message_id, at),
+            )
+
+
+class TestSqliteStore(StoreContract):
+    """Under names of its own: a statement that forgot them would find no table."""
+
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[SqliteHarness]:
+        harness = SqliteHarness(tmp_path / "shop.db", prefix="shop_box_")
+        try:
+            await harness.start()
+            yield harness
+        finally:
+            await harness.stop()

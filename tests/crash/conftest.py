@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crash.backends import MakePlace, sqlite
+from crash.backends.postgres import in_database
+from crash.matrix import Setting, setting
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    """The consumer, and where the programs come from."""
+    with setting(tmp_path_factory.mktemp("crash")) as everything:
+        yield everything
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_place(store: str, request: pytest.FixtureRequest) -> Iterator[MakePlace]:
+    """Places on that store, removed after each."""
+    if store == "postgres":
+        yield in_database(request.getfixturevalue("postgres_url"))
+        return
+    with sqlite.served() as make:
+        yield make
+
+
+@pytest.fixture
+def sqlite_place(tmp_path: Path) -> Iterator[sqlite.SqlitePlace]:
+    with sqlite.served() as make, make(tmp_path) as place:
+        yield place

@@ -1,0 +1,1 @@
+"""A small Django project, and what it does with messages."""

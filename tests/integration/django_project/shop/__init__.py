@@ -1,0 +1,1 @@
+"""Orders that say what happens to them."""

@@ -1,0 +1,32 @@
+"""A schema version that no release has: what an upgrade and a downgrade are proved with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pillarbox.stores
+from pillarbox.stores.migrations import Migration, read_migrations
+
+__all__ = ["with_next"]
+
+_UP = """
+-- A column and an index that the next version might have.
+alter table pillarbox_outbox add column priority integer not null default 7;
+create index pillarbox_outbox_priority_idx on pillarbox_outbox (priority, id);
+"""
+_DOWN = """
+drop index pillarbox_outbox_priority_idx;
+alter table pillarbox_outbox drop column priority;
+"""
+
+
+def with_next(store: str, folder: Path, *, up: str = _UP, down: str = _DOWN) -> Sequence[Migration]:
+    """The store's own first version and a made-up second one, as files in the folder."""
+    shipped = Path(pillarbox.stores.__path__[0]) / store / "migrations"
+    for file in shipped.glob("0001_*.sql"):
+        shutil.copy(file, folder)
+    (folder / "0002_priority.up.sql").write_text(up)
+    (folder / "0002_priority.down.sql").write_text(down)
+    return read_migrations(folder)

@@ -1,0 +1,175 @@
+"""Beside a web service: a relay that delivers what its requests write, and requests whose messages know them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+
+from pillarbox import Message, Outbox
+from pillarbox.context import current
+from pillarbox.integrations.asgi import Beside, ContextMiddleware, lifespan
+from pillarbox.names import Names
+from pillarbox.relay.relay import Destination, Relay
+from pillarbox.relay.settings import DestinationSettings, RelaySettings
+from pillarbox.stores.schema import schema_at
+from pillarbox.stores.sqlite import SqliteStore
+from pillarbox.stores.urls import store_url
+from pillarbox.transports.handlers import Handlers, HandlersTransport
+
+_PATIENCE = 60
+"""Seconds: for a machine that does other work."""
+
+
+@pytest.fixture
+async def store(tmp_sqlite: Path) -> Path:
+    await schema_at(store_url(f"sqlite:///{tmp_sqlite}"), names=Names()).install()
+    return tmp_sqlite
+
+
+class Arrivals:
+    """What the relay's in-process handler got, and in which thread."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.threads: set[int] = set()
+        self.came = threading.Event()
+        self.handlers = Handlers()
+
+        @self.handlers.on("orders.placed")
+        async def arrived(_: object, message: Message) -> None:
+            self.messages.append(message)
+            self.threads.add(threading.get_ident())
+            self.came.set()
+
+    def relay(self, path: Path) -> Relay:
+        destination = Destination(lambda: HandlersTransport(self.handlers), DestinationSettings(name="local"))
+        settings = RelaySettings(poll_interval=timedelta(milliseconds=50))
+        return Relay(SqliteStore(path), [destination], settings=settings)
+
+
+def asking(app: FastAPI) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop")
+
+
+def place(outbox: Outbox, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        outbox.publish(connection, {"order": 1}, type="orders.placed")
+
+
+async def test_a_service_delivers_what_its_requests_write(store: Path) -> None:
+    arrivals, outbox = Arrivals(), Outbox(routes="local", source="/shop")
+    app = FastAPI(lifespan=lifespan(lambda: arrivals.relay(store)))
+    app.add_middleware(ContextMiddleware)
+
+    @app.post("/orders")
+    def order() -> None:
+        place(outbox, store)
+
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with app.router.lifespan_context(app), asking(app) as client:
+        await client.post("/orders", headers={"x-correlation-id": "request-7", "traceparent": trace})
+        assert await asyncio.to_thread(arrivals.came.wait, _PATIENCE)
+    (message,) = arrivals.messages
+    assert message.correlation_id == "request-7"
+    assert message.headers["traceparent"] == trace
+    assert arrivals.threads.isdisjoint({threading.get_ident()})
+    assert not any(thread.name == "pillarbox-beside" for thread in threading.enumerate())
+
+
+async def test_a_loop_that_is_kept_busy_does_not_hold_the_relay_up(store: Path) -> None:
+    arrivals, outbox = Arrivals(), Outbox(routes="local", source="/shop")
+    async with Beside(lambda: arrivals.relay(store)) as beside:
+        assert beside.is_running
+        place(outbox, store)
+        assert arrivals.came.wait(_PATIENCE)  # this loop stands still meanwhile
+    assert not beside.is_running
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"x-correlation-id": "a", "x-request-id": "b"}, "a"),
+        ({"x-request-id": "b"}, "b"),
+        ({"x-correlation-id": "x" * 10_000, "x-request-id": "b"}, "b"),
+        ({"x-correlation-id": ""}, None),
+        ({}, None),
+    ],
+)
+async def test_a_request_says_which_chain_it_belongs_to(headers: dict[str, str], expected: str | None) -> None:
+    app = FastAPI()
+    app.add_middleware(ContextMiddleware)
+
+    @app.get("/")
+    async def ask(_: Request) -> str | None:
+        return current().correlation_id
+
+    async with asking(app) as client:
+        assert (await client.get("/", headers=headers)).json() == expected
+    assert current().correlation_id is None
+
+
+class Failing:
+    """Ends with an error, at once or when told."""
+
+    def __init__(self) -> None:
+        self.fails = asyncio.Event()
+
+    async def run(self) -> None:
+        await self.fails.wait()
+        raise LookupError("as told")
+
+    def stop(self) -> None:
+        self.fails.set()
+
+
+class Patient:
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+        self.has_ended = False
+
+    async def run(self) -> None:
+        await self.stopped.wait()
+        self.has_ended = True
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+async def test_one_that_fails_is_told_and_takes_the_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    failing, patient = [], []
+
+    def make_failing() -> Failing:
+        failing.append(Failing())
+        failing[0].fails.set()
+        return failing[0]
+
+    def make_patient() -> Patient:
+        patient.append(Patient())
+        return patient[0]
+
+    beside = Beside(make_failing, make_patient)
+    await beside.__aenter__()
+    async with asyncio.timeout(_PATIENCE):
+        while beside.is_running:  # noqa: ASYNC110 - it ends in a thread
+            await asyncio.sleep(0.01)
+    assert "what runs beside the web service has failed" in caplog.text
+    with pytest.raises(LookupError, match="as told"):
+        await beside.__aexit__(None, None, None)
+    assert patient[0].has_ended
+
+
+async def test_one_that_cannot_be_made_keeps_the_service_from_starting() -> None:
+    def make() -> Patient:
+        raise LookupError("no such configuration")
+
+    with pytest.raises(LookupError, match="no such configuration"):
+        async with Beside(make):
+            pytest.fail("it started")

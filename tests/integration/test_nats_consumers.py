@@ -1,0 +1,53 @@
+"""Consumers that know nothing of Pillarbox read what it sends to NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+from faststream.nats import JStream, NatsBroker
+from faststream.nats.annotations import NatsMessage
+from nats.js.api import DeliverPolicy
+
+from pillarbox.testing.samples import sample
+from pillarbox.transports.opening import transport_from_url
+from tests.nats_server import NatsServer, stream_at
+from tests.servers import found
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with found(NatsServer(), environ=os.environ) as url:
+        yield url
+
+
+async def test_faststream_reads_body_id_and_headers(url: str) -> None:
+    got: asyncio.Queue[tuple[dict[str, int], dict[str, str]]] = asyncio.Queue()
+    async with stream_at(url) as stream:
+        broker = NatsBroker(url)
+
+        @broker.subscriber(
+            f"{stream.name}.orders", stream=JStream(stream.name, declare=False), deliver_policy=DeliverPolicy.ALL
+        )
+        async def handle(body: dict[str, int], message: NatsMessage) -> None:
+            await got.put((body, dict(message.headers)))
+
+        message = sample(
+            topic=f"{stream.name}.orders", key="customer 1", payload=b'{"order_id": 7}', headers={"tenant": "shop-1"}
+        )
+        transport = transport_from_url(url)
+        await transport.open()
+        await transport.send([message])
+        await transport.close()
+        async with broker:
+            await broker.start()
+            body, headers = await asyncio.wait_for(got.get(), 30)
+    assert body == {"order_id": 7}
+    assert headers["Nats-Msg-Id"] == headers["ce-id"] == str(message.message_id)
+    assert headers["ce-type"] == "orders.placed"
+    assert headers["ce-partitionkey"] == "customer%201"
+    assert headers["ce-correlationid"] == message.correlation_id
+    assert headers["tenant"] == "shop-1"
+    assert headers["content-type"] == "application/json"

@@ -1,0 +1,130 @@
+"""What people ask of PostgreSQL costs the same on ten thousand rows as on ten million: indexes alone, bounded looks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from pillarbox.message import State
+from pillarbox.names import Names
+from pillarbox.stores.counting import ROWS_LOOKED_UP, TOPICS_LOOKED_UP
+from pillarbox.stores.postgres.store import PostgresStore
+from pillarbox.stores.schema import schema_at
+from pillarbox.stores.sql import Statements
+from pillarbox.stores.urls import store_url
+
+_FILL = """
+    insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
+                                  source, correlation_id, event_time, waits, available_at, attempts)
+    select gen_random_uuid(), 'billing', i % 64, 'event', 't', case i % 3 when 0 then 'eu' else 'us' end, 'k' || i,
+           '', '', '/', 'c', now(), nullif($2, ''), case $2 when '' then null when 'parked' then 'infinity'
+           when 'deferred' then now() + interval '1 hour' else now() - interval '1 hour' end, 0
+      from generate_series(1, $1::integer) i
+"""
+_CLOSED = """
+    insert into pillarbox_history (id, message_id, destination, partition, kind, type, topic, key, payload,
+                                   content_type, source, correlation_id, event_time, created_at, attempts, status_at,
+                                   status)
+    select -i, gen_random_uuid(), 'billing', 0, 'event', 't', 'eu', 'k', '', '', '/', 'c', now(), now(), 0, now(), $2
+      from generate_series(1, $1::integer) i
+"""
+BY_ID = ("count_sending", "find_tried_bare")
+"""These look up messages whose ids they have; whoever else walks the primary key walks through everything."""
+
+
+class Shop:
+    """Tables that the server fills itself."""
+
+    def __init__(self, connection: Any, names: Names, store: PostgresStore) -> None:
+        self.connection = connection
+        self.names = names
+        self.store = store
+
+    async def run(self, sql: str, *arguments: object) -> None:
+        await self.connection.execute(self.names.applied(sql), *arguments)
+
+    async def put(self, count: int, waits: str = "") -> None:
+        await self.run(_FILL, count, waits)
+
+    async def counted(self, *, limit: int = 100_000) -> dict[tuple[State, bool, str | None], tuple[int, bool]]:
+        counts = await self.store.counts(limit=limit)
+        return {(one.state, one.due, one.topic): (one.count, one.more) for one in counts}
+
+
+@pytest.fixture
+async def shop(postgres_url: str, postgres_schema: str) -> AsyncIterator[Shop]:
+    names = Names(postgres_schema)
+    await schema_at(store_url(postgres_url), names=names).install()
+    connection: Any = await asyncpg.connect(postgres_url)
+    store = PostgresStore(postgres_url, schema=postgres_schema, connections=1)
+    await store.open()
+    yield Shop(connection, names, store)
+    await store.close()
+    await connection.close()
+
+
+@pytest.mark.parametrize(("waits", "due"), [("", True), ("retry", True), ("deferred", False)])
+async def test_a_backlog_is_counted_to_the_last_and_the_topics_of_the_first_are_told(
+    shop: Shop, waits: str, due: bool
+) -> None:
+    await shop.put(TOPICS_LOOKED_UP + 500, waits)
+    counted = await shop.counted()
+    assert sum(count for count, _ in counted.values()) == TOPICS_LOOKED_UP + 500
+    assert counted[State.PENDING, due, None] == (500, False)
+    assert set(counted) == {(State.PENDING, due, topic) for topic in ("eu", "us", None)}
+
+
+@pytest.mark.parametrize("waits", ["", "retry"])
+async def test_what_is_in_hand_is_not_counted_twice(shop: Shop, waits: str) -> None:
+    await shop.put(TOPICS_LOOKED_UP + 500, waits)
+    claim = "insert into pillarbox_claim (relay_id, number, message_ids) select $1, 1, array_agg(id) from {} m"
+    await shop.run(claim.format("(select id from pillarbox_outbox order by id desc limit 300)"), uuid4())
+    counted = await shop.counted()
+    sums = {state: sum(count for (one, *_), (count, _) in counted.items() if one is state) for state in State}
+    assert (sums[State.SENDING], sums[State.PENDING]) == (300, TOPICS_LOOKED_UP + 200)
+
+
+async def test_a_count_that_ends_at_its_limit_says_so(shop: Shop) -> None:
+    await shop.put(50)
+    await shop.run(_CLOSED, 50, "failed")
+    counted = await shop.counted(limit=20)
+    assert sum(count for (state, *_), (count, _) in counted.items() if state is State.PENDING) == 20
+    assert all(more for _, more in counted.values())
+    assert counted[State.FAILED, True, "eu"] == (20, True)
+
+
+async def test_no_more_rows_are_looked_up_than_that(shop: Shop) -> None:
+    await shop.run(_CLOSED, ROWS_LOOKED_UP + 10, "delivered")
+    assert (await shop.counted())[State.DELIVERED, True, "eu"] == (ROWS_LOOKED_UP, True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "arguments", "expected"),
+    [
+        ("count_fresh", (100_000, 1_000), {"Index Only Scan using pillarbox_outbox_fresh_idx"}),
+        ("count_timed", (100_000, 1_000, None), {"Index Only Scan using pillarbox_outbox_due_idx"}),
+        ("count_blocked", (5_000,), {"Index Scan using pillarbox_outbox_blocked_idx"}),
+        ("count_ended", (5_000,), {"Index Scan Backward using pillarbox_history_status_idx"}),
+        ("count_sending", (100_000, None), {"Index Scan using pillarbox_outbox_pkey"}),
+        ("oldest_due", (None,), {"pillarbox_outbox_fresh_idx", "pillarbox_outbox_due_idx"}),
+        ("find_tried_bare", (50,), {"pillarbox_outbox_due_idx", "pillarbox_outbox_blocked_idx"}),
+    ],
+)
+async def test_what_a_screen_asks_walks_no_table(
+    shop: Shop, statement: str, arguments: tuple[object, ...], expected: set[str]
+) -> None:
+    for waits in ("", "", "", "retry", "parked", "deferred"):
+        await shop.put(5_000, waits)
+    await shop.run(_CLOSED, 20_000, "delivered")
+    await shop.run("vacuum analyze pillarbox_outbox")
+    await shop.run("vacuum analyze pillarbox_history")
+    sql = Statements("pillarbox.stores.postgres", shop.names)[statement]
+    plan = "\n".join(row[0] for row in await shop.connection.fetch(f"explain {sql}", *arguments))
+    assert all(walked in plan for walked in expected), plan
+    assert "Seq Scan on pillarbox_outbox" not in plan
+    assert ("pillarbox_outbox_pkey" in plan) == (statement in BY_ID), plan
+    assert "Seq Scan on pillarbox_history" not in plan

@@ -1,0 +1,79 @@
+"""The hot statements walk the index that is meant, whatever the statistics say.
+
+The tables are filled as badly as can be: every row of one transaction, nearly all of one key, most of them dead. With
+plain planner settings some of these statements walk the primary key through every dead row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from pillarbox.names import Names
+from pillarbox.stores.postgres.connection import pins
+from pillarbox.stores.schema import schema_at
+from pillarbox.stores.sql import Statements
+from pillarbox.stores.urls import store_url
+
+_FILL = """
+    insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
+                                  source, correlation_id, event_time, waits, available_at)
+    select gen_random_uuid(), 'orders', 7, 'event', 't', 't', 'hot', '', '', '/', 'c', now(), w,
+           case when w is not null then now() end
+      from generate_series(1, 20000) i, lateral (select (array[null, null, 'parked', 'retry'])[1 + i % 4] as w) s
+"""
+
+
+@pytest.fixture
+async def database(postgres_url: str, postgres_schema: str) -> AsyncIterator[tuple[Any, Names]]:
+    names = Names(postgres_schema)
+    await schema_at(store_url(postgres_url), names=names).install()
+    connection: Any = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(names.applied("alter table pillarbox_outbox set (autovacuum_enabled = off)"))
+        await connection.execute(names.applied(_FILL))
+        await connection.execute(names.applied("analyze pillarbox_outbox"))
+        await connection.execute(names.applied("delete from pillarbox_outbox where id % 100 <> 0"))
+        await connection.execute(pins())
+        yield connection, names
+    finally:
+        await connection.close()
+
+
+_RELAY = str(uuid4())
+_LANE = "'{7}'::smallint[]"
+
+
+@pytest.mark.parametrize(
+    ("statement", "arguments", "expected", "never"),
+    [
+        ("read", f"'orders', {_LANE}, '{{0}}', 10, 10, '{{5,6}}', '7', 99, 100, '{{}}'", {"fresh", "late"}, {"pkey"}),
+        ("read", f"'orders', {_LANE}, '{{0}}', 10, 10, '{{}}', '7', 99, 100, '{{hot}}'", {"fresh", "late"}, {"pkey"}),
+        ("read_due", f"'orders', {_LANE}, null, 10, '{{}}'", {"due"}, {"pkey", "fresh", "late"}),
+        ("read_key", "'orders', 7::smallint, 'hot', 0, 10", {"blocked"}, {"pkey", "fresh", "late", "due"}),
+        ("blocked_keys", f"'orders', {_LANE}", {"blocked"}, {"pkey", "fresh", "late", "due"}),
+        ("next_due", f"'orders', {_LANE}", {"due"}, {"pkey", "fresh", "late", "blocked"}),
+        (
+            "settle",
+            f"'{_RELAY}', 'orders', {_LANE}, '{{1}}', '{{100,200}}', '{{1}}', '{{}}', '{{}}', 'full', null",
+            {"pkey"},
+            {"fresh", "late", "due", "blocked"},
+        ),
+    ],
+)
+async def test_a_hot_statement_walks_its_index(
+    database: tuple[Any, Names], statement: str, arguments: str, expected: set[str], never: set[str]
+) -> None:
+    connection, names = database
+    sql = Statements("pillarbox.stores.postgres", names)[statement]
+    await connection.execute(f"prepare hot as {sql}")
+    plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute hot({arguments})"))
+    walked = {index for index in ("pkey", "fresh", "late", "due", "blocked") if f"pillarbox_outbox_{index}" in plan}
+    assert expected <= walked, plan
+    assert not walked & never, plan
+    assert "Seq Scan on pillarbox_outbox" not in plan
+    assert "Sort" not in plan, plan

@@ -1,0 +1,275 @@
+"""The NATS receiver: its durable consumer, messages in hand, and what it says when there is no way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from pillarbox.errors import ConfigError, TransportUnavailable
+from pillarbox.receivers.nats import NatsReceiver, link
+from pillarbox.receivers.opening import receiver_from_url
+from pillarbox.testing.fault_proxy import FaultProxy
+from pillarbox.testing.receiver_contract.arrange import ids, nothing_more, take
+from tests.nats_server import NatsServer, Stream, private_nats, stream_at
+from tests.servers import found
+
+
+@pytest.fixture(scope="module")
+def nats_url() -> Iterator[str]:
+    with found(NatsServer(), environ=os.environ) as url:
+        yield url
+
+
+@pytest.fixture
+async def stream(nats_url: str) -> AsyncIterator[Stream]:
+    async with stream_at(nats_url) as stream:
+        yield stream
+
+
+def receiver_at(url: str, /, **options: object) -> NatsReceiver:
+    receiver = receiver_from_url(url, options=options)
+    assert isinstance(receiver, NatsReceiver)
+    return receiver
+
+
+@asynccontextmanager
+async def opened(url: str, stream: Stream, **options: object) -> AsyncIterator[NatsReceiver]:
+    receiver = receiver_at(url, **{"stream": stream.name, "durable": "billing", "declare": True, **options})
+    await receiver.open()
+    try:
+        yield receiver
+    finally:
+        await receiver.close()
+
+
+async def refusal(url: str, **options: object) -> str:
+    with pytest.raises(TransportUnavailable) as error:
+        await receiver_at(url, **{"durable": "billing", **options}).open()
+    return str(error.value)
+
+
+# --- the durable consumer --------------------------------------------------------------------------------
+
+
+async def test_what_is_not_there_is_named(nats_url: str, stream: Stream) -> None:
+    assert "has no stream 'NOWHERE'" in await refusal(nats_url, stream="NOWHERE", declare=True)
+    said = await refusal(nats_url, stream=stream.name)
+    assert f"has no consumer 'billing' of the stream '{stream.name}': create it, or set declare=true" in said
+
+
+async def test_a_declared_consumer_reads_from_the_start_for_ever(nats_url: str, stream: Stream) -> None:
+    await stream.put(f"{stream.name}.before")
+    async with opened(nats_url, stream, ack_wait="7s") as one:
+        assert [received.plain.topic for received in await take(one, 1)] == [f"{stream.name}.before"]
+        config = (await stream.js.consumer_info(stream.name, "billing")).config
+        assert (config.ack_policy, config.ack_wait, config.max_deliver) == (AckPolicy.EXPLICIT, 7, -1)
+
+
+async def test_only_the_subjects_asked_for_come(nats_url: str, stream: Stream) -> None:
+    async with opened(nats_url, stream, subject=f"{stream.name}.eu.>") as one:
+        for subject in ("eu.a", "us.a", "eu.b"):
+            await stream.put(f"{stream.name}.{subject}")
+        assert [received.plain.topic for received in await take(one, 2)] == [
+            f"{stream.name}.eu.a",
+            f"{stream.name}.eu.b",
+        ]
+        await nothing_more(one)
+
+
+async def test_a_consumer_that_is_there_stays_as_it_is(nats_url: str, stream: Stream) -> None:
+    config = ConsumerConfig(durable_name="billing", ack_policy=AckPolicy.EXPLICIT, ack_wait=42)
+    await stream.js.add_consumer(stream.name, config)
+    async with opened(nats_url, stream, ack_wait="7s"):
+        assert (await stream.js.consumer_info(stream.name, "billing")).config.ack_wait == 42
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"deliver_subject": "somewhere", "ack_policy": AckPolicy.EXPLICIT}, "which is pushed to"),
+        ({"ack_policy": AckPolicy.NONE}, "not acknowledged one by one"),
+        ({"ack_policy": AckPolicy.ALL}, "not acknowledged one by one"),
+        ({"ack_policy": AckPolicy.EXPLICIT, "filter_subject": "NAME.other"}, "reads other subjects"),
+    ],
+)
+async def test_a_consumer_that_cannot_be_used_is_refused(
+    nats_url: str, stream: Stream, config: dict[str, str], said: str
+) -> None:
+    known = {name: value.replace("NAME", stream.name) if name == "filter_subject" else value
+             for name, value in config.items()}  # fmt: skip
+    await stream.js.add_consumer(stream.name, ConsumerConfig(durable_name="billing", **known))  # type: ignore[arg-type]
+    assert said in await refusal(nats_url, stream=stream.name, subject=f"{stream.name}.eu.>")
+
+
+async def test_a_consumer_that_is_deleted_ends_the_wait_and_is_made_again(nats_url: str, stream: Stream) -> None:
+    async with opened(nats_url, stream) as one:
+        waiting = asyncio.create_task(one.receive(limit=1))
+        await asyncio.sleep(0.1)
+        await stream.js.delete_consumer(stream.name, "billing")
+        with pytest.raises(TransportUnavailable, match="Consumer Deleted"):
+            async with asyncio.timeout(40):
+                await waiting
+        await stream.put(f"{stream.name}.again")
+        assert len(await take(one, 1)) == 1
+
+
+async def test_the_horizon_is_how_long_the_stream_keeps(nats_url: str) -> None:
+    async with stream_at(nats_url, max_age=3600) as stream, opened(nats_url, stream) as one:
+        assert one.features.horizon == timedelta(hours=1)
+    async with stream_at(nats_url) as stream, opened(nats_url, stream) as one:
+        assert one.features.horizon is None
+
+
+# --- messages in hand ------------------------------------------------------------------------------------
+
+
+async def test_what_is_in_hand_does_not_come_again_however_long_it_takes(nats_url: str, stream: Stream) -> None:
+    async with opened(nats_url, stream, ack_wait="3s") as one, opened(nats_url, stream) as other:
+        await stream.put(f"{stream.name}.slow")
+        (received,) = await take(one, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(7):
+                await other.receive(limit=1)
+        await one.acknowledge(received)
+
+
+async def test_a_wait_is_longer_than_a_request(nats_url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_EXPIRES", 0.2)
+    async with opened(nats_url, stream) as one:
+        waiting = asyncio.create_task(one.receive(limit=5))
+        made = one._links.current
+        assert made is not None
+        async with asyncio.timeout(40):
+            while made._request < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await stream.put(f"{stream.name}.late")
+        assert len(await waiting) == 1
+
+
+async def test_who_waits_hears_at_once_that_the_server_went(
+    nats_url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when its request for messages ends, which is later than the test may take."""
+    monkeypatch.setattr(link, "_EXPIRES", 600.0)
+    async with (
+        FaultProxy("127.0.0.1", int(nats_url.rpartition(":")[2])) as proxy,
+        opened(f"nats://{proxy.host}:{proxy.port}", stream) as one,
+    ):
+        waiting = asyncio.create_task(one.receive(limit=1))
+        await asyncio.sleep(0.1)
+        await proxy.down()
+        with pytest.raises(TransportUnavailable):
+            async with asyncio.timeout(40):
+                await waiting
+
+
+async def test_given_back_latest_first_they_come_in_the_streams_order(nats_url: str, stream: Stream) -> None:
+    async with opened(nats_url, stream) as one:
+        for number in range(5):
+            await stream.put(f"{stream.name}.{number}")
+        taken = await take(one, 5)
+        for received in reversed(taken):
+            await one.give_back(received)
+        again = await take(one, 5)
+        assert ids(again) == ids(taken)
+        assert all(received.redelivered for received in again)
+
+
+async def test_given_back_they_come_to_another_who_waits(nats_url: str, stream: Stream) -> None:
+    """Also when this one asks for nothing more, and long before the ack_wait."""
+    async with opened(nats_url, stream, ack_wait="10m") as one, opened(nats_url, stream) as other:
+        await stream.put(f"{stream.name}.1")
+        (received,) = await take(one, 1)
+        waiting = asyncio.create_task(take(other, 1))
+        await one.give_back(received)
+        assert ids(await waiting) == ids([received])
+
+
+async def test_closing_gives_back_at_once_in_order(nats_url: str, stream: Stream) -> None:
+    """Not after the ack_wait, which is longer than the test may take."""
+    async with opened(nats_url, stream, ack_wait="10m") as one:
+        for number in range(5):
+            await stream.put(f"{stream.name}.{number}")
+        taken = await take(one, 3)  # the others came too, and wait
+    async with opened(nats_url, stream) as other:
+        again = await take(other, 5)
+    assert ids(again)[:3] == ids(taken)
+    assert [received.plain.topic for received in again] == [f"{stream.name}.{number}" for number in range(5)]
+
+
+async def test_a_plain_message_is_known_by_its_own_id_or_its_place(nats_url: str, stream: Stream) -> None:
+    async with opened(nats_url, stream) as one:
+        await stream.js.publish(f"{stream.name}.a", b"1", headers={"Nats-Msg-Id": "m-1"})
+        await stream.js.publish(f"{stream.name}.b", b"2")
+        own, place = [received.plain for received in await take(one, 2)]
+    assert (own.source, own.message_id, own.topic) == (f"nats:{stream.name}", "m-1", f"{stream.name}.a")
+    assert (place.source, place.message_id) == (f"nats:{stream.name}", f"{stream.name}/2")
+
+
+# --- no way there ----------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_says_nothing_is_not_waited_for(nats_url: str) -> None:
+    async with FaultProxy("127.0.0.1", int(nats_url.rpartition(":")[2])) as proxy:
+        proxy.hang()
+        said = await refusal(f"nats://{proxy.host}:{proxy.port}", stream="S", timeout="300ms")
+    assert "cannot be reached" in said
+
+
+async def test_the_second_server_is_tried(nats_url: str, stream: Stream) -> None:
+    async with FaultProxy("127.0.0.1", int(nats_url.rpartition(":")[2])) as proxy:
+        await proxy.down()
+        url = nats_url.replace("nats://", f"nats://{proxy.host}:{proxy.port},")
+        async with opened(url, stream) as one:
+            await one.ping()
+
+
+async def test_a_login_that_is_refused_is_said_without_it() -> None:
+    settings = 'authorization { user: "shop", password: "right-password" }'
+    with closing(await asyncio.to_thread(private_nats, settings)) as server:
+        place = server.url.removeprefix("nats://")
+        said = await refusal(f"nats://shop:canary-1234@{place}", stream="S")
+        assert "refuses the login" in said
+        assert "canary-1234" not in said
+        allowed = f"nats://shop:right-password@{place}"
+        assert "has no stream 'S'" in await refusal(allowed, stream="S")
+
+
+async def test_encryption_that_was_insisted_on_is_not_done_without(nats_url: str) -> None:
+    assert await refusal(f"{nats_url}?tls=true&timeout=2s", stream="S")
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"durable": "d"}, "needs a stream"),
+        ({"stream": "S"}, "needs a durable"),
+        ({"stream": "a.b", "durable": "d"}, "option stream .* is no name"),
+        ({"stream": "S", "durable": "a b"}, "option durable .* is no name"),
+        ({"stream": "S", "durable": "d", "subject": "a..b"}, "option subject"),
+        ({"stream": "S", "durable": "d", "inbox": "a.>"}, "option inbox"),
+        ({"stream": "S", "durable": "d", "ack_wait": "0s"}, "ack_wait"),
+        ({"stream": "S", "durable": "d", "user": "u"}, "no password"),
+        ({"stream": "S", "durable": "d", "token": "t", "nkey": "SU"}, "leave one"),
+        ({"stream": "S", "durable": "d", "verify": False}, "insecure=true"),
+        ({"stream": "S", "durable": "d", "colour": "red"}, "no option 'colour'"),
+        ({"stream": "S", "durable": "d", "url": "nats://x"}, "twice"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        receiver_at("nats://nats.example", **options)
+
+
+def test_nothing_shows_a_secret() -> None:
+    one = receiver_at("nats://shop:canary-1234@nats.example", stream="S", durable="d")
+    assert "canary" not in f"{one!r} {one.settings!r} {one.settings}"

@@ -1,0 +1,65 @@
+"""Every kind of handle, behind one face: what an application does with it, spelled in its driver's words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
+from inspect import isawaitable
+from typing import Any, Protocol
+
+from pillarbox import writers
+from pillarbox.protocols import Insert
+from tests.integration.writers.places import Place
+
+
+class Handle(Protocol):
+    """One open handle. `tx` is what an application gives to the outbox."""
+
+    @property
+    def tx(self) -> Any: ...
+
+    async def open(self, place: Place) -> None: ...
+
+    async def close(self) -> None:
+        """Without committing."""
+
+    async def begin(self) -> None:
+        """Begin a transaction where the driver wants to be told."""
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
+
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        """Rolls back to here when left by an exception."""
+
+    async def order(self, number: int) -> None:
+        """Write a business row."""
+
+    async def written(self) -> None:
+        """Make sure that the database has all that was given so far."""
+
+    def statements(self) -> AbstractAsyncContextManager[list[str]]:
+        """What is sent to the database meanwhile, without BEGIN and COMMIT."""
+
+
+class Undo(Exception):
+    """Leaves a savepoint."""
+
+
+def undo() -> None:
+    """Roll back to the savepoint around."""
+    raise Undo
+
+
+async def insert(handle: Handle, batch: Insert) -> None:
+    """As `Outbox.publish` does."""
+    await settled(writers.insert(handle.tx, batch))
+
+
+async def settled(answer: Awaitable[Any] | Any) -> Any:
+    return await answer if isawaitable(answer) else answer
+
+
+def counted(sql: str) -> bool:
+    return sql.split(maxsplit=1)[0].lower().rstrip(";") not in {"begin", "commit", "rollback"}

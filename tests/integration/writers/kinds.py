@@ -1,0 +1,38 @@
+"""The catalogue: every kind of handle over every store and driver that it can have."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+from tests.integration.writers import raw_handles as raw
+from tests.integration.writers import sqlalchemy_handles as sa
+from tests.integration.writers.handles import Handle
+
+_SYNC: Final = {"psycopg": "postgres", "psycopg2": "postgres", "pysqlite": "sqlite"}
+_ASYNC: Final = {"asyncpg": "postgres", "psycopg": "postgres", "aiosqlite": "sqlite"}
+
+
+def _kinds() -> dict[str, tuple[str, type[Handle]]]:
+    kinds: dict[str, tuple[str, type[Handle]]] = {
+        "sqlite3": ("sqlite", raw.Sqlite3Handle),
+        "aiosqlite": ("sqlite", raw.AiosqliteHandle),
+        "psycopg": ("postgres", raw.PsycopgHandle),
+        "psycopg-async": ("postgres", raw.AsyncPsycopgHandle),
+        "asyncpg": ("postgres", raw.AsyncpgHandle),
+        "asyncpg-pool": ("postgres", raw.AsyncpgPoolHandle),
+    }
+    for driver, store in _SYNC.items():
+        if driver == "pysqlite" or importlib.util.find_spec(driver) is not None:
+            for base in (sa.ConnectionHandle, sa.SessionHandle, sa.MadeSessionHandle, sa.ScopedSessionHandle):
+                kinds[f"{base.__name__}-{driver}"] = (store, type(base.__name__, (base,), {"driver": driver}))
+    for driver, store in _ASYNC.items():
+        for async_base in (sa.AsyncConnectionHandle, sa.AsyncSessionHandle, sa.AsyncScopedSessionHandle):
+            made = type(async_base.__name__, (async_base,), {"driver": driver})
+            kinds[f"{async_base.__name__}-{driver}"] = (store, made)
+    return kinds
+
+
+KINDS: Final = _kinds()
+STORES: Final = {name: store for name, (store, _) in KINDS.items()}
+SESSIONS: Final = [name for name in KINDS if "Session" in name]

@@ -1,0 +1,31 @@
+"""Every behaviour is shown on both stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pillarbox.relay.breaker import Breaker
+from tests.relay.behaviour.scene import Scene, postgres_scene, sqlite_scene
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    if request.param == "sqlite":
+        async with sqlite_scene(tmp_path / "shop.db") as opened:
+            yield opened
+        return
+    url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
+    async with postgres_scene(url, schema) as opened:
+        yield opened
+
+
+@pytest.fixture
+def short_outages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A destination that is down is asked again often: half a minute is too long for a test."""
+    defaults = Breaker.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "longest", timedelta(milliseconds=300))

@@ -1,0 +1,96 @@
+"""The store goes away: the relay stops in time, comes back by itself, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pillarbox.message import Message, State
+from pillarbox.protocols import Outcome
+from pillarbox.relay.relay import Destination, Relay
+from pillarbox.relay.settings import DestinationSettings
+from tests.private_postgres import PrivatePostgres
+from tests.relay.behaviour.scene import SHORT_LEASE, Scene, Script, postgres_scene, quick_retry, until
+from tests.relay.behaviour.wire import Wire
+
+
+def relay_over(wire: Wire, scene: Scene, sink: Script, *, rate: float | None = None, **options: Any) -> Relay:
+    settings = DestinationSettings(name="sink", retry=quick_retry(), rate=rate, send_timeout=timedelta(minutes=1))
+    return Relay(wire.store, [Destination(lambda: sink, settings)], settings=scene.quick(**options))
+
+
+async def test_a_relay_cut_off_from_the_store_stops_sending_before_its_lease_ends(scene: Scene) -> None:
+    """It has enough in hand for ten seconds. Another relay may own its lanes after one."""
+    clock = asyncio.get_running_loop().time
+    sent_at: list[float] = []
+
+    class Watched(Script):
+        async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+            sent_at.append(clock())
+            return await super().send(messages)
+
+    sink, wire = Watched(batch=1), Wire(scene.open_store())
+    await scene.put(*[(number, f"key-{number}") for number in range(200)])
+    async with relay_over(wire, scene, sink, rate=20.0, lease=SHORT_LEASE):
+        await until(lambda: len(sink.taken) >= 25)
+        cut_at, wire.is_cut = clock(), True
+        await asyncio.sleep(2.5)
+        last_sent_at = sent_at[-1]
+        wire.is_cut = False
+        await until(lambda: len(sink.taken) >= 60)
+    assert last_sent_at <= cut_at + SHORT_LEASE.total_seconds()
+    assert not await scene.find(State.FAILED)
+
+
+async def test_a_short_cut_of_the_line_loses_nothing_and_keeps_the_order(scene: Scene) -> None:
+    sink, wire = Script(batch=5), Wire(scene.open_store())
+    async with relay_over(wire, scene, sink):
+        await scene.put((0, "key-0"))
+        await until(lambda: sink.taken)
+        for number in range(1, 120):
+            await scene.put((number, f"key-{number % 6}"))
+            if number % 40 == 20:
+                wire.is_cut = True
+                await asyncio.sleep(0.2)
+                wire.is_cut = False
+        await until(scene.is_drained)
+    assert sorted(set(sink.numbers())) == list(range(120))
+    assert all(ids == sorted(ids) for ids in sink.by_key().values())
+    assert {(message.state, message.attempts) for message in await scene.find()} == {(State.DELIVERED, 0)}
+
+
+async def test_a_store_that_is_away_when_the_relay_stops_does_not_keep_it(scene: Scene) -> None:
+    sink, wire = Script(), Wire(scene.open_store())
+    await scene.put((1, "a"))
+    async with asyncio.timeout(30), relay_over(wire, scene, sink):
+        await until(lambda: sink.numbers() == [1])
+        wire.is_cut = True
+
+
+# --- a real server ---
+
+
+@pytest.fixture
+async def server(private_postgres: Callable[[], PrivatePostgres]) -> PrivatePostgres:
+    return await asyncio.to_thread(private_postgres)
+
+
+@pytest.mark.timeout(180)
+async def test_a_database_that_is_killed_and_started_again_costs_nothing(server: PrivatePostgres) -> None:
+    async with postgres_scene(server.url, "outages") as scene:
+        sink = Script(batch=5)
+        async with scene.relay(sink), scene.relay(sink):
+            await scene.put(*[(number, f"key-{number % 10}") for number in range(100)])
+            await until(lambda: len(sink.taken) >= 30)
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(2)
+            await asyncio.to_thread(server.start)
+            await scene.put(*[(number, f"key-{number % 10}") for number in range(100, 200)])
+            await until(scene.is_drained, within=60)
+        assert sorted(set(sink.numbers())) == list(range(200))
+        assert all(ids == sorted(ids) for ids in sink.by_key().values())
+        assert {(message.state, message.attempts) for message in await scene.find()} == {(State.DELIVERED, 0)}

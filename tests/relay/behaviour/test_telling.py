@@ -1,0 +1,88 @@
+"""What the relay logs: enough to find a message again, at levels that a quiet night keeps silent."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pillarbox.message import State
+from pillarbox.protocols import Outcome
+from pillarbox.relay.relay import Destination, Relay
+from pillarbox.relay.settings import DestinationSettings
+from pillarbox.telemetry import LoggingTelemetry
+from tests.relay.behaviour.scene import Scene, Script, as_told, quick_retry, until
+
+pytestmark = pytest.mark.parametrize("scene", ["sqlite"], indirect=True)
+
+FIELDS = ("message_id", "correlation_id", "type", "topic", "destination", "attempt")
+REFUSED = Outcome(delivered=False, error="not now")
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, logger="pillarbox.relay")
+    return caplog
+
+
+def starting(told: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
+    return [record for record in told.records if record.getMessage().startswith(text)]
+
+
+async def test_each_retry_and_each_failure_is_a_warning_that_names_the_message(
+    scene: Scene, told: pytest.LogCaptureFixture
+) -> None:
+    sink = Script(as_told({1: REFUSED}))
+    await scene.put((1, "a"))
+    async with scene.relay(sink, retry=quick_retry(2)):
+        number = 100
+        while not await scene.find(State.FAILED):
+            number += 1
+            await scene.put((number, "b"))
+    (failed,) = await scene.find(State.FAILED)
+    retry, failure = starting(told, "will retry") + starting(told, "failed")
+    for record, attempt in ((retry, 1), (failure, 2)):
+        fields = {name: getattr(record, name) for name in FIELDS}
+        assert record.levelno == logging.WARNING
+        assert fields == {
+            "message_id": str(failed.message_id),
+            "correlation_id": failed.correlation_id,
+            "type": "t",
+            "topic": "sink",
+            "destination": "sink",
+            "attempt": attempt,
+        }
+
+
+async def test_a_delivery_is_told_at_debug_and_its_batch_at_info(scene: Scene, told: pytest.LogCaptureFixture) -> None:
+    await scene.put((1, "a"))
+    async with scene.relay(Script()):
+        await until(scene.is_drained)
+    (message,) = await scene.find()
+    (delivered,) = starting(told, "delivered")
+    assert delivered.levelno == logging.DEBUG
+    assert {getattr(delivered, name) for name in FIELDS} >= {str(message.message_id), message.correlation_id, "sink"}
+    (batch,) = starting(told, "settled")
+    assert (batch.levelno, batch.__dict__["delivered"]) == (logging.INFO, 1)
+
+
+async def test_an_option_raises_the_level_of_deliveries(scene: Scene, told: pytest.LogCaptureFixture) -> None:
+    await scene.put((1, "a"))
+    telemetry = LoggingTelemetry(deliveries=logging.INFO)
+    destination = Destination(Script, DestinationSettings(name="sink"))
+    await Relay(scene.open_store(), [destination], settings=scene.quick(), telemetry=telemetry).run(once=True)
+    assert [record.levelno for record in starting(told, "delivered")] == [logging.INFO]
+
+
+async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
+    scene: Scene, told: pytest.LogCaptureFixture, short_outages: None
+) -> None:
+    sink = Script()
+    sink.is_down = True
+    await scene.put((1, "a"))
+    async with scene.relay(sink):
+        await until(lambda: starting(told, "sink is down"))
+        sink.is_down = False
+        await until(scene.is_drained)
+    assert starting(told, "sink is down")[0].levelno == logging.WARNING
+    assert len(starting(told, "sink answers again")) == 1

@@ -1,0 +1,43 @@
+"""A message that kills whoever delivers it is failed in the end, and costs its neighbours nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from tests.relay.processes.fleet import until
+from tests.relay.processes.scene import Scene
+from tests.relay.processes.ticks import Tick
+
+_NOT_DELIVERED: Final = "select key, state, attempts, last_error from pillarbox_messages where state <> 'delivered'"
+_LONE_CAP: Final = 2
+_DEATHS: Final = 2 + _LONE_CAP
+"""Once in company, once more, and then alone up to the cap."""
+
+
+def test_a_deadly_message_fails_alone(scene: Scene) -> None:
+    scene.fleet.part = replace(scene.fleet.part, lone_cap=_LONE_CAP)
+    keys = [f"k{number}" for number in range(40)]
+    ticks = [Tick(key=key, number=1, written_at=0, deadly=key == "k7") for key in keys]
+    scene.place.put([*ticks, *(replace(tick, number=2, deadly=False) for tick in ticks)])
+    deaths = 0
+    relay = scene.fleet.start()
+
+    def supervised() -> bool:
+        nonlocal relay, deaths
+        if relay.exit_code is not None:
+            assert relay.exit_code == 1
+            deaths += 1
+            relay = scene.fleet.start()
+        return not scene.count("pillarbox_outbox")
+
+    until(supervised, within=60, what="every message is closed")
+    firsts = scene.first_deliveries()
+    assert {key: [first.tick.number for first in of_key] for key, of_key in firsts.items()} == {
+        key: [2] if key == "k7" else [1, 2] for key in keys
+    }
+    reason = f"a relay or its connection died {_DEATHS} times with this message in hand"
+    assert scene.place.rows(_NOT_DELIVERED) == [("k7", "failed", 0, reason)]
+    assert scene.count("pillarbox_history where status = 'delivered' and attempts = 0 and last_error is null") == 79
+    assert deaths <= _DEATHS  # a lease that a busy machine let run out counts like a death

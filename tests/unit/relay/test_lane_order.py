@@ -1,0 +1,166 @@
+"""Who may go: of each key one at a time, in id order."""
+
+from __future__ import annotations
+
+import pytest
+
+from pillarbox.message import Waits
+from pillarbox.protocols import Cursor, Reading
+from tests.unit.relay.lane_bench import Bench, failed, retry
+from tests.unit.relay.lane_table import row
+
+
+def test_one_message_of_a_key_is_under_way_at_a_time() -> None:
+    bench = Bench()
+    bench.take(row(1, "a"), row(2, "a"), row(3, "b"))
+    assert bench.send() == [1, 3]
+    assert bench.send() == []
+
+
+def test_messages_without_a_key_go_together() -> None:
+    bench = Bench()
+    bench.take(row(1), row(2), row(3))
+    assert bench.send() == [1, 2, 3]
+
+
+def test_a_batch_is_no_longer_than_asked() -> None:
+    bench = Bench()
+    bench.take(row(1), row(2), row(3))
+    assert bench.send(2) == [1, 2]
+    assert bench.send(2) == [3]
+
+
+def test_after_an_acknowledgement_the_next_goes_at_once() -> None:
+    first, second = row(1, "a"), row(2, "a")
+    bench = Bench()
+    bench.take(first, second)
+    bench.send()
+    bench.core.delivered([first])
+    assert bench.send() == [2]
+
+
+def test_after_a_failure_the_next_goes_only_when_that_is_recorded() -> None:
+    first, second = row(1, "a"), row(2, "a")
+    bench = Bench()
+    bench.take(first, second)
+    bench.send()
+    bench.core.troubled(first, failed(first))
+    assert bench.send() == []
+    bench.settle()
+    assert bench.send() == [2]
+
+
+def test_a_failure_that_could_not_be_recorded_stops_the_key_still() -> None:
+    first, second = row(1, "a"), row(2, "a")
+    bench = Bench()
+    bench.take(first, second)
+    bench.send()
+    bench.core.troubled(first, failed(first))
+    settlement, _ = bench.core.settlement(10)
+    bench.core.unsettled(settlement)
+    assert bench.send() == []
+    assert bench.settle() == settlement
+    assert bench.send() == [2]
+
+
+def test_another_key_does_not_wait_for_a_failure() -> None:
+    bad, other = row(1, "a"), row(2, "b")
+    bench = Bench()
+    bench.take(bad)
+    bench.send()
+    bench.core.troubled(bad, failed(bad))
+    bench.take(other)
+    assert bench.send() == [2]
+
+
+def test_nothing_goes_before_its_claim_is_committed() -> None:
+    bench = Bench()
+    offer = bench.read(row(1, "a"), row(2))
+    assert bench.send() == []
+    bench.claim(offer)
+    assert bench.send() == [1, 2]
+
+
+def test_a_later_claim_that_commits_first_does_not_overtake() -> None:
+    bench = Bench()
+    earlier, later = bench.read(row(1, "a")), bench.read(row(2, "a"))
+    bench.core.claimed(2, later.take)
+    assert bench.send() == []
+    bench.core.claimed(1, earlier.take)
+    assert bench.send() == [1]
+
+
+def test_a_late_row_goes_before_a_later_one_that_waits_in_hand() -> None:
+    """Id 1 of the key became visible when 2 was already claimed, and 3 stands behind it."""
+    under_way, waiting, late = row(2, "a"), row(3, "a"), row(1, "a")
+    bench = Bench()
+    bench.take(under_way, waiting)
+    bench.send()
+    bench.take(late)
+    bench.core.delivered([under_way])
+    assert bench.send() == [1]
+
+
+def test_rows_in_hand_are_not_taken_twice() -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    assert bench.read(first).take == []
+    bench.send()
+    assert bench.read(first).take == []
+    bench.core.delivered([first])
+    assert bench.read(first).take == []
+
+
+def test_a_row_closed_while_a_read_was_under_way_is_not_taken_again() -> None:
+    """The read saw it open; by the time it answers, it is delivered and out of the hand."""
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    partitions, _ = bench.core.begin_reading()
+    bench.core.delivered([first])
+    bench.settle()
+    answer = Reading([first], Cursor({0: 1}), frozenset(partitions))
+    assert bench.core.offer_read(answer, partitions).take == []
+
+
+def test_a_message_that_comes_back_later_is_taken() -> None:
+    """A redrive brings the same id again, with a reason to wait."""
+    first, again = row(1, "a"), row(1, "a", waits=Waits.RETRY)
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.core.delivered([first])
+    bench.settle()
+    bench.due(again)
+    bench.claim(bench.core.offer_key(bench.wanted(), [again]))
+    assert bench.send() == [1]
+
+
+def test_rows_of_lanes_that_are_not_ours_are_left_alone() -> None:
+    bench = Bench(lanes=[0])
+    assert bench.read(row(1, "a", lane=1), row(2, lane=0)).take == [row(2, lane=0)]
+
+
+def test_what_does_not_fit_the_window_is_told() -> None:
+    bench = Bench(window=3)
+    assert bench.core.room == 3
+    bench.take(row(1), row(2))
+    assert (bench.core.in_hand, bench.core.room) == (2, 1)
+
+
+@pytest.mark.parametrize("answer", ["delivered", "troubled", "returned"])
+def test_answers_for_what_is_not_under_way_are_ignored(answer: str) -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    match answer:
+        case "delivered":
+            bench.core.delivered([first])
+        case "troubled":
+            bench.core.troubled(first, retry(first))
+        case _:
+            bench.core.returned([first])
+    assert not bench.core.has_outcomes
+    assert bench.send() == [1]

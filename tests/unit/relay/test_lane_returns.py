@@ -1,0 +1,307 @@
+"""What goes back comes again first: given back, inherited, revoked, lost."""
+
+from __future__ import annotations
+
+from pillarbox.message import Waits
+from pillarbox.protocols import Cursor, Reading
+from pillarbox.relay.lane import LONE_STRIKES, Offer
+from tests.unit.relay.lane_bench import Bench, ids, retry, told
+from tests.unit.relay.lane_table import row
+
+# --- given back ---
+
+
+def test_what_was_not_delivered_goes_back_with_what_stands_behind_it() -> None:
+    first, second, third = row(1, "a"), row(2, "a"), row(3, "b")
+    bench = Bench()
+    bench.take(first, second, third)
+    bench.send()
+    bench.core.returned([first])
+    assert told(bench.settle()) == {"returned": [1, 2], "touched": [1]}
+    assert bench.core.in_hand == 1
+
+
+def test_a_smaller_one_that_came_late_goes_back_too() -> None:
+    """It stands before the one that was under way, and nobody would call it again."""
+    under_way, late = row(5, "a"), row(2, "a")
+    bench = Bench()
+    bench.take(under_way)
+    bench.send()
+    bench.take(late)
+    bench.core.returned([under_way])
+    assert sorted(bench.settle().returned) == [2, 5]
+
+
+def test_a_lane_takes_no_news_before_it_is_read_from_its_start() -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    partitions, _ = bench.core.begin_reading()
+    bench.core.returned([first])
+    answer = Reading([row(2, "a"), row(3)], Cursor({0: 3}), frozenset(partitions))
+    assert bench.core.offer_read(answer, partitions) == Offer([], [])
+
+
+def test_the_lane_is_read_from_its_start_once_everything_is_back() -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.core.returned([first])
+    assert bench.core.begin_reading() == ([], set())
+    bench.core.reading_failed(())
+    bench.settle()
+    assert bench.core.begin_reading() == ([0], {0})
+
+
+def test_a_read_from_the_start_that_failed_is_still_owed() -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.core.returned([first])
+    bench.settle()
+    _, restart = bench.core.begin_reading()
+    bench.core.reading_failed(restart)
+    assert bench.core.begin_reading() == ([0], {0})
+
+
+def test_a_claim_that_commits_after_something_went_back_goes_back_too() -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    later = bench.read(row(2, "a"))
+    bench.core.returned([first])
+    bench.settle()
+    bench.claim(later)
+    assert bench.send() == []
+    assert bench.settle().returned == [2]
+    bench.take(first, row(2, "a"))
+    assert bench.send() == [1]
+
+
+def test_a_hot_key_of_any_length_can_be_given_back() -> None:
+    bench = Bench(window=10_000, key_share=5_000)
+    bench.take(*(row(number, "a") for number in range(1, 3_001)))
+    bench.core.close()
+    settlement, _ = bench.core.settlement(10)
+    assert len(settlement.returned) == 3_000
+
+
+# --- the gate ---
+
+
+def test_a_closed_core_gives_back_what_is_unsent_and_lets_the_rest_finish() -> None:
+    bench = Bench()
+    bench.take(row(1, "a"), row(2, "a"), row(3, "b"), row(4))
+    assert bench.send(1) == [1]
+    bench.core.close()
+    assert bench.send() == []
+    bench.core.delivered([row(1, "a")])
+    settlement = bench.settle()
+    assert (settlement.delivered, sorted(settlement.returned)) == ([1], [2, 3, 4])
+
+
+def test_a_claim_that_commits_in_a_closed_core_goes_back() -> None:
+    bench = Bench()
+    offer = bench.read(row(1, "a"), row(2))
+    bench.core.close()
+    bench.claim(offer)
+    assert sorted(bench.settle().returned) == [1, 2]
+
+
+def test_reopened_every_lane_is_read_from_its_start() -> None:
+    bench = Bench(lanes=[0, 1])
+    bench.read()
+    bench.core.close()
+    bench.core.reopen()
+    assert bench.core.begin_reading() == ([0, 1], {0, 1})
+
+
+# --- strikes ---
+
+
+def test_a_message_is_sent_normally_after_the_first_strike_and_alone_after_the_second() -> None:
+    bench = Bench()
+    for strikes in range(LONE_STRIKES):
+        bench.take(row(1, "a"))
+        assert bench.core.strikes(1) == strikes
+        assert bench.send() == [1]
+        bench.core.struck([row(1, "a")])
+        bench.core.returned([row(1, "a")])
+        bench.settle()
+    bench.take(row(1, "a"), row(2, "b"))
+    assert bench.send() == [2]
+    assert bench.core.lone() == row(1, "a")
+    assert bench.core.lone() is None
+
+
+def test_an_answer_refunds_the_strikes() -> None:
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.core.struck([first])
+    bench.core.troubled(first, retry(first))
+    bench.settle()
+    assert not bench.core.has_strikes
+
+
+def test_a_message_with_a_claim_of_its_own_leaves_the_one_it_was_in() -> None:
+    bench = Bench()
+    bench.core.inherit(7, [row(1, "a")], strikes=LONE_STRIKES)
+    bench.settle()
+    number = bench.claim(bench.read(row(1, "a"), row(2, "b")))
+    message = bench.core.lone()
+    assert message is not None
+    assert told(bench.core.claimed_alone(message, 99)) == {"returned": [1], "touched": [number]}
+    bench.send()
+    bench.core.delivered([message, row(2, "b")])
+    assert sorted(bench.settle().finished) == [number, 99]
+
+
+# --- inherited ---
+
+
+def test_what_is_inherited_goes_back_first_and_keeps_its_strikes() -> None:
+    """A later message may have been claimed when an earlier one of its key had just gone back."""
+    bench = Bench()
+    bench.core.inherit(7, [row(2, "a")], strikes=1)
+    assert bench.send() == []
+    assert told(bench.settle()) == {"returned": [2], "finished": [7]}
+    bench.take(row(1, "a"), row(2, "a"))
+    assert bench.core.strikes(2) == 1
+    assert bench.send() == [1]
+
+
+def test_of_several_that_were_in_one_claim_none_was_alone() -> None:
+    """A deadly one among them must not take its neighbours with it."""
+    bench = Bench()
+    bench.core.inherit(7, [row(1), row(2)], strikes=5)
+    bench.core.inherit(8, [row(3)], strikes=5)
+    bench.settle()
+    bench.take(row(1), row(2), row(3))
+    assert [bench.core.strikes(id) for id in (1, 2, 3)] == [LONE_STRIKES, LONE_STRIKES, 5]
+
+
+def test_what_is_inherited_does_not_pass_a_message_of_its_key_that_waits() -> None:
+    bench = Bench()
+    bench.core.inherit(7, [row(2, "a")], strikes=1)
+    bench.core.block(0, "a", front=Waits.RETRY)
+    bench.settle()
+    assert ids(bench.read(row(2, "a")).park) == [2]
+    assert bench.send() == []
+
+
+# --- lanes ---
+
+
+def test_a_new_lane_is_read_from_its_start_and_nothing_of_it_is_taken_before() -> None:
+    bench = Bench(lanes=[0])
+    partitions, _ = bench.core.begin_reading()
+    bench.core.grant(1)
+    answer = Reading([row(1, lane=1)], Cursor({1: 1}), frozenset(partitions))
+    assert bench.core.offer_read(answer, partitions).take == []
+    assert bench.core.begin_reading() == ([0, 1], {1})
+
+
+def test_a_revoked_lane_finishes_what_is_under_way_and_gives_back_the_rest() -> None:
+    bench = Bench(lanes=[0, 1])
+    bench.take(row(1, "a"), row(2, "a"), row(3, "b", lane=1))
+    bench.send(1)
+    bench.core.revoke(0)
+    assert bench.core.partitions == [1]
+    assert bench.settle().returned == [2]
+    assert not bench.core.is_drained(0)
+    bench.core.delivered([row(1, "a")])
+    bench.settle()
+    assert bench.core.is_drained(0)
+    assert bench.send() == [3]
+
+
+def test_a_dropped_lane_is_forgotten_with_its_outcomes() -> None:
+    bench = Bench(lanes=[0, 1])
+    bench.take(row(1, "a"), row(2, "a"), row(3, "b", lane=1))
+    bench.send()
+    bench.core.delivered([row(1, "a"), row(3, "b", lane=1)])
+    bench.core.drop([0])
+    assert told(bench.settle()) == {"delivered": [3], "finished": [1]}
+    assert bench.core.in_hand == 0
+    assert bench.send() == []
+
+
+def test_a_settlement_that_was_refused_keeps_only_the_lanes_that_are_ours() -> None:
+    bench = Bench(lanes=[0, 1])
+    bench.take(row(1, "a"), row(3, "b", lane=1))
+    bench.send()
+    bench.core.delivered([row(1, "a"), row(3, "b", lane=1)])
+    settlement, lanes = bench.core.settlement(10)
+    assert lanes == {0, 1}
+    bench.core.drop([0])
+    bench.core.unsettled(settlement)
+    assert bench.settle().delivered == [3]
+
+
+def test_blocked_keys_of_lanes_that_are_not_ours_are_not_wanted() -> None:
+    bench = Bench(lanes=[0])
+    bench.read()
+    bench.core.block(1, "a", front=Waits.PARKED)
+    assert bench.core.wanted(10) == []
+
+
+def test_a_revoked_lane_forgets_what_it_wanted_to_read() -> None:
+    bench = Bench(lanes=[0])
+    bench.read()
+    bench.core.block(0, "a", front=Waits.PARKED)
+    bench.core.revoke(0)
+    assert bench.core.wanted(10) == []
+
+
+def test_what_nobody_waits_for_is_dropped_and_what_is_known_is_kept() -> None:
+    bench = Bench()
+    bench.take(row(1, "a"), row(2, "b"))
+    bench.send()
+    bench.core.delivered([row(2, "b")])
+    bench.core.drop_unanswered()
+    assert bench.settle().delivered == [2]
+    assert bench.core.in_hand == 0
+
+
+# --- claims ---
+
+
+def test_what_is_dropped_stands_in_no_line_any_more() -> None:
+    """Its key may be stopped: when that is recorded the next one is looked for."""
+    first, second = row(1, "a"), row(2, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.read(second)
+    bench.core.troubled(first, retry(first))
+    bench.core.drop_unanswered()
+    assert [trouble.message_id for trouble in bench.settle().troubles] == [1]
+    assert bench.core.in_hand == 0
+    bench.core.block(0, "a", front=Waits.PARKED)
+    assert bench.wanted().key == "a", "nothing of it is thought to be in hand"
+
+
+def test_a_claim_is_finished_when_its_last_message_leaves() -> None:
+    bench = Bench()
+    bench.take(row(1), row(2))
+    bench.send()
+    bench.core.delivered([row(1)])
+    assert told(bench.settle()) == {"delivered": [1], "touched": [1]}
+    bench.core.delivered([row(2)])
+    assert told(bench.settle()) == {"delivered": [2], "finished": [1]}
+
+
+def test_deliveries_are_settled_in_portions_and_trouble_at_once() -> None:
+    bench = Bench()
+    bench.take(row(1), row(2), row(3))
+    bench.send()
+    bench.core.delivered([row(1), row(2)])
+    bench.core.troubled(row(3), retry(row(3)))
+    settlement, _ = bench.core.settlement(1)
+    assert (settlement.delivered, len(settlement.troubles)) == ([1], 1)

@@ -1,0 +1,82 @@
+"""A message that goes alone goes only while the lease holds, however long its connection takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from pillarbox.clock import FrozenClock
+from pillarbox.message import Message
+from pillarbox.protocols import Outcome
+from pillarbox.relay.dispatch import Dispatch
+from pillarbox.relay.work import Work
+from pillarbox.stores.memory import MemoryStore
+from pillarbox.transports.memory import MemoryTransport
+from tests.unit.relay.work_bench import LEASE, claim_next, grant, put, work_on
+
+
+class _SlowToOpen(MemoryTransport):
+    """Connecting takes as long as it is told."""
+
+    def __init__(self, clock: FrozenClock, takes: timedelta) -> None:
+        super().__init__()
+        self._clock = clock
+        self._takes = takes
+        self.sent: list[int] = []
+
+    async def open(self) -> None:
+        await super().open()
+        self._clock.advance(self._takes)
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self.sent += [message.id for message in messages]
+        return await super().send(messages)
+
+
+async def _sent_alone(takes: timedelta) -> tuple[list[int], list[int]]:
+    """What went out, and what was given back, of one message with two strikes."""
+    clock = FrozenClock()
+    store, transport = MemoryStore(clock=clock), _SlowToOpen(clock, takes)
+    put(store, None)
+    work = work_on(store, clock)
+    await grant(work, 0)
+    await claim_next(work, strikes=2)
+    dispatch = Dispatch(work, transport=transport, open_lone=lambda: transport, lone_cap=5)
+    await dispatch._send_lone()
+    settlement, _ = work.core.settlement(10)
+    return transport.sent, list(settlement.returned)
+
+
+async def test_it_is_not_even_claimed_again_when_the_lease_is_over() -> None:
+    work, dispatch, transport = await _ready(strikes=2)
+    await dispatch._send_lone()
+    assert (transport.received, work.core.has_lone) == ([], True)
+
+
+async def test_what_was_claimed_is_not_sent_when_the_lease_is_over() -> None:
+    """However long the process stood still between the two."""
+    work, dispatch, transport = await _ready(strikes=0)
+    dispatch.send_ready()
+    await dispatch.finish(within=60)
+    assert (transport.received, work.core.has_ready) == ([], True)
+
+
+async def _ready(*, strikes: int) -> tuple[Work, Dispatch, MemoryTransport]:
+    """A message that is claimed and may go, and a lease that has ended since."""
+    clock = FrozenClock()
+    store, transport = MemoryStore(clock=clock), MemoryTransport()
+    put(store, None)
+    work = work_on(store, clock)
+    await grant(work, 0)
+    await claim_next(work, strikes=strikes)
+    clock.advance(LEASE)
+    await transport.open()
+    return work, Dispatch(work, transport=transport, open_lone=lambda: transport, lone_cap=5), transport
+
+
+async def test_it_is_sent_when_the_connection_came_in_time() -> None:
+    assert await _sent_alone(timedelta(seconds=1)) == ([1], [])
+
+
+async def test_it_goes_back_when_the_lease_ended_before_the_connection_was_there() -> None:
+    assert await _sent_alone(LEASE) == ([], [1])

@@ -1,0 +1,170 @@
+"""When to look again, and when to ask the writers for a wake-up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pillarbox.relay.wake import Drowsing, Sleeper
+
+POLL = timedelta(seconds=1)
+
+
+def test_it_looks_again_at_once_while_it_finds_something() -> None:
+    sleeper = Sleeper(poll_interval=POLL)
+    assert [sleeper.after(found=True) for _ in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_it_waits_twice_as_long_each_time_up_to_the_poll_interval() -> None:
+    sleeper = Sleeper(poll_interval=POLL)
+    waits = [sleeper.after(found=False) for _ in range(10)]
+    assert waits == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("what", ["found", "woken"])
+def test_it_looks_often_again_after_something_happened(what: str) -> None:
+    sleeper = Sleeper(poll_interval=POLL)
+    for _ in range(10):
+        sleeper.after(found=False)
+    if what == "found":
+        sleeper.after(found=True)
+    else:
+        sleeper.woken()
+    assert sleeper.after(found=False) == 0.005
+
+
+def test_it_is_drowsy_after_a_few_empty_looks_and_busy_after_a_few_full_ones() -> None:
+    sleeper = Sleeper(poll_interval=POLL)
+    looks = [False] * 4 + [True] * 3
+    assert [(sleeper.after(found), sleeper.is_drowsy, sleeper.is_busy)[1:] for found in looks] == [
+        (False, False), (False, False), (True, False), (True, False), (False, False), (False, False), (False, True),
+    ]  # fmt: skip
+
+
+def test_a_poll_interval_below_the_shortest_wait_is_kept() -> None:
+    sleeper = Sleeper(poll_interval=timedelta(milliseconds=1))
+    assert [sleeper.after(found=False) for _ in range(3)] == [0.001, 0.001, 0.001]
+    assert sleeper.is_drowsy
+
+
+class Ear:
+    """Wake-ups that can be switched."""
+
+    def __init__(self) -> None:
+        self.is_listening = True
+
+
+class Bed:
+    """A drowsing relay with one sleeper, and what it said in order."""
+
+    def __init__(self) -> None:
+        self.sleeper = Sleeper(poll_interval=POLL)
+        self.ear = Ear()
+        self.said: list[str] = []
+        self.drowsing = Drowsing([self.sleeper], wakeups=self.ear, tell=self._tell, peek=self._peek)
+
+    async def _tell(self) -> None:
+        self.said.append("asleep" if self.drowsing.is_asleep else "awake")
+
+    def _peek(self) -> None:
+        self.said.append("peek")
+
+    async def look(self, *, found: bool, rounds: int) -> None:
+        for _ in range(rounds):
+            self.sleeper.after(found=found)
+        await self.drowsing.run_once()
+
+    async def storm(self, *, found: bool) -> None:
+        """More notifications at once than anybody needs to wake up."""
+        for _ in range(4):
+            self.drowsing.notified()
+        await self.look(found=found, rounds=1)
+
+    async def looks_until_asleep(self) -> int:
+        looks = 0
+        while not self.drowsing.is_asleep:
+            await self.look(found=False, rounds=5)
+            looks += 1
+        return looks
+
+
+async def test_it_looks_once_more_after_it_told_that_it_is_asleep() -> None:
+    """What was committed between the last look and the telling would wake nobody."""
+    bed = Bed()
+    await bed.look(found=False, rounds=10)
+    assert bed.said == ["asleep", "peek"]
+
+
+async def test_it_tells_only_changes() -> None:
+    bed = Bed()
+    for _ in range(5):
+        await bed.look(found=False, rounds=3)
+    assert bed.said == ["asleep", "peek"]
+
+
+async def test_one_message_does_not_end_the_sleep_and_steady_work_does() -> None:
+    bed = Bed()
+    await bed.look(found=False, rounds=10)
+    await bed.look(found=True, rounds=1)
+    assert bed.drowsing.is_asleep
+    await bed.look(found=True, rounds=3)
+    assert bed.said == ["asleep", "peek", "awake"]
+
+
+async def test_a_full_window_is_no_idleness() -> None:
+    bed = Bed()
+    await bed.look(found=False, rounds=10)
+    bed.sleeper.is_full = True
+    await bed.look(found=False, rounds=10)
+    assert bed.said == ["asleep", "peek", "awake"]
+
+
+async def test_without_an_ear_nobody_is_asked() -> None:
+    bed = Bed()
+    bed.ear.is_listening = False
+    await bed.look(found=False, rounds=10)
+    assert bed.said == []
+
+
+async def test_an_ear_that_goes_deaf_ends_the_asking() -> None:
+    bed = Bed()
+    await bed.look(found=False, rounds=10)
+    bed.ear.is_listening = False
+    await bed.look(found=False, rounds=1)
+    assert bed.said == ["asleep", "peek", "awake"]
+
+
+async def test_a_storm_of_notifications_ends_the_sleep_at_once() -> None:
+    """Each one costs a writer, and the first has woken the relay already."""
+    bed = Bed()
+    await bed.look(found=False, rounds=10)
+    await bed.storm(found=True)
+    assert bed.said == ["asleep", "peek", "awake"]
+
+
+async def test_a_few_notifications_end_no_sleep() -> None:
+    bed = Bed()
+    await bed.look(found=False, rounds=10)
+    for _ in range(20):
+        bed.drowsing.notified()
+        await bed.look(found=False, rounds=1)
+    assert bed.drowsing.is_asleep
+
+
+async def test_after_storms_that_brought_nothing_it_asks_less_and_less_often() -> None:
+    """All that is written goes to a destination that is down: the writers must not pay for it."""
+    bed = Bed()
+    rests = []
+    for _ in range(10):
+        rests.append(await bed.looks_until_asleep())
+        await bed.storm(found=False)
+    assert rests == [1, 10, 20, 40, 80, 160, 320, 600, 600, 600]
+
+
+async def test_a_storm_that_brought_something_is_followed_by_a_short_rest() -> None:
+    bed = Bed()
+    for found in (False, False, False, True):
+        await bed.looks_until_asleep()
+        await bed.storm(found=found)
+    assert await bed.looks_until_asleep() == 5

@@ -1,0 +1,105 @@
+"""What is wrong in a configuration is named: the key, who gave it, and what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import pytest
+
+from pillarbox.errors import ConfigError
+from pillarbox.relay.configured import relay_section
+from tests.unit.configs import BASE, entry, load, refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[realy]\n", "FILE has an unknown key realy: the nearest known is relay."),
+        ('[relay]\nleese = "1s"\n', "FILE has an unknown key relay.leese: the nearest known is relay.lease."),
+        ("[relay.retention]\nfaild = 1\n", "relay.retention.faild: the nearest known is relay.retention.failed."),
+        ("[relay]\nwindwo = 1\n", "relay.windwo: the nearest known is relay.window."),
+        ('[store]\nuri = "x"\n', "store.uri: the nearest known is store.url."),
+        ("[destinations.a]\nretry = {atempts = 1}\n", "atempts: the nearest known is destinations.a.retry.attempts."),
+        ('[[outbox.routes]]\nto = "a"\ntopci = "x"\n', "unknown key 'topci': the nearest known is topic."),
+        ("[log]\nzzz = 1\n", "unknown key log.zzz: known are log.deliveries_at, log.format, log.level."),
+        ("relay = 1\n", "relay in FILE must be a table"),
+        ("destinations = 1\n", "destinations in FILE must be a table"),
+        ("[destinations]\na = 1\n", "destinations.a in FILE must be a table"),
+        ("[destinations.a]\nretry = 3\n", "destinations.a.retry in FILE must be a table"),
+        ("[relay]\nretention = 3\n", "relay.retention in FILE must be a table"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_named_with_its_file_and_the_nearest(tmp_path: FilePath, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("PILLARBOX_RELAY_LEESE", "PILLARBOX_RELAY_LEASE"),
+        ("PILLARBOX_RELAY_RETENTION_FAIL", "PILLARBOX_RELAY_RETENTION_FAILED"),
+        ("PILLARBOX_STORE_KEPE", "PILLARBOX_STORE_KEEP"),
+        ("PILLARBOX_OUTBOX_SORCE", "PILLARBOX_OUTBOX_SOURCE"),
+        ("PILLARBOX_LOG_FROMAT", "PILLARBOX_LOG_FORMAT"),
+        ("PILLARBOX_DESTINATION_WEBHOOKS_BATCH", "PILLARBOX_DESTINATION_WEB_HOOKS_BATCH"),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_nearest(tmp_path: FilePath, name: str, nearest: str) -> None:
+    said = refusal(tmp_path, BASE, **{name: "1s"})
+
+    assert said == f"The environment variable {name} is not known: the nearest known is {nearest}."
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(tmp_path: FilePath) -> None:
+    links = {
+        "PILLARBOX_RELAY_SERVICE_HOST": "10.0.0.1", "PILLARBOX_RELAY_SERVICE_PORT": "80",
+        "PILLARBOX_RELAY_SERVICE_PORT_HTTP": "80", "PILLARBOX_RELAY_PORT": "tcp://10.0.0.1:80",
+        "PILLARBOX_RELAY_PORT_80_TCP": "tcp://10.0.0.1:80", "PILLARBOX_RELAY_PORT_80_TCP_ADDR": "10.0.0.1",
+        "PILLARBOX_SERVICE_HOST": "10.0.0.1", "PILLARBOX_PORT": "tcp://10.0.0.1:80",
+    }  # fmt: skip
+
+    assert entry(load(tmp_path, **links), ("relay", "service")).value == "pillarbox"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[relay]\nlease = 10\n", 'relay.lease in FILE must be a duration, such as "250ms"'),
+        ('[relay]\nlease = "soon"\n', "must be a duration"),
+        ("[relay]\nlease = true\n", "must be a duration"),
+        ('[relay]\nlease = "99999999999999d"\n', "longer than a hundred years"),
+        ('[relay]\nlease = "40000d"\n', "longer than a hundred years"),
+        ('[relay]\nlease = "forever"\n', "relay.lease in FILE cannot be forever."),
+        ('[relay]\nlease = "1ms"\n', "at least 300ms"),
+        ('[relay.retention]\nevery = "forever"\n', "relay.retention.every in FILE cannot be forever."),
+        ("[relay]\nbatch = 2.5\n[destinations.a]\n", "destinations.a.batch in FILE must be a whole number."),
+        ("[destinations.a]\nbatch = true\n", "destinations.a.batch in FILE must be a whole number."),
+        ("[destinations.a]\nbatch = 0\n", "The batch of destination a must be at least 1."),
+        ('[destinations.a]\nrate = "nan"\n', "destinations.a.rate in FILE must be a number."),
+        ('[destinations.a]\nrate = "fast"\n', "must be a number."),
+        ("[destinations.a]\nafter_failure = 'stop'\n", "must be one of continue, hold."),
+        ('[relay]\nduties = ["send", "sing"]\n', "must be one of send, retry, recover, clean."),
+        ("[relay]\nduties = []\n", "at least one duty"),
+        ("[relay]\nduties = 3\n", "must be a list"),
+        ("[relay]\nservice = 3\n", "relay.service in FILE must be a text."),
+        ('[outbox]\nserialize_keys = "perhaps"\n', "must be true or false."),
+        ("[outbox]\nroutes = [1]\n", "must be a table with to, topic"),
+        ("[[outbox.routes]]\nto = 3\n", "outbox.routes in FILE cannot be read"),
+        ('[destinations.a]\nretry = {schedule = ["forever"]}\n', "retry.schedule in FILE cannot be forever."),
+        ('[destinations.a]\nretry = {schedule = ["1s"], first = "1s"}\n', "exclude each other"),
+        ('[destinations.a]\nretry = {jitter = 1}\n', "jitter is a part"),
+        ('[destinations.a]\ndead_letter = "b"\n', "the unknown b"),
+        ('[destinations.a]\ndead_letter = "a"\n', "its own dead letter"),
+        ('[destinations."a b"]\n', "'a b' is not usable"),
+        ("[destinations._skipped]\n", "reserved"),
+        ('[relay]\ndestinations = ["a", "a"]\n[destinations.a]\n', "named twice"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_with_what_was_expected(tmp_path: FilePath, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+def test_a_wrong_variable_and_a_wrong_flag_go_by_their_names(tmp_path: FilePath) -> None:
+    assert refusal(tmp_path, PILLARBOX_RELAY_MAX_LANES="many") == "PILLARBOX_RELAY_MAX_LANES must be a whole number."
+    with pytest.raises(ConfigError, match="--lease must be a duration"):
+        relay_section(load(tmp_path, "", {("relay", "lease"): "soon"}))

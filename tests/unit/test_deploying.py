@@ -1,0 +1,64 @@
+"""What is under deploy/ is what the definitions make, and says what the metrics are really called."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from pillarbox.alerts import Thresholds
+from pillarbox.consumer.listening import PrometheusConsumerTelemetry
+from pillarbox.deploying import as_text, dashboard, rules
+from pillarbox.monitor import Status
+from pillarbox.telemetry.prometheus import PrometheusTelemetry, StatusCollector
+from pillarbox.testing.samples import sample
+from tests.unit.test_monitor import NOW, destination
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def expressions() -> list[str]:
+    alerts = [rule["expr"] for group in rules(Thresholds())["groups"] for rule in group["rules"]]
+    return alerts + [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+def exposed() -> set[str]:
+    """Every name that a scrape shows."""
+    registry, status = CollectorRegistry(), StatusCollector()
+    status.status = Status(at=NOW, destinations=[destination(due=1)], relays=[], stuck=[], near_failure=[])
+    relay = PrometheusTelemetry()
+    relay.delivered("billing", [sample()])
+    for collector in (relay, status, PrometheusConsumerTelemetry()):
+        registry.register(collector)
+    text = generate_latest(registry).decode()
+    families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    return families | set(re.findall(r"^(\w+)(?:\{| )", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("name", "made"), [("prometheus-rules.yaml", rules(Thresholds())), ("grafana-dashboard.json", dashboard())]
+)
+def test_the_files_are_up_to_date(name: str, made: dict[str, object]) -> None:
+    assert (DEPLOY / name).read_text() == as_text(made), "run `make deploy`"
+
+
+def test_every_metric_that_is_asked_for_is_there() -> None:
+    asked = {name for text in expressions() for name in re.findall(r"\b(?:outbox|inbox)_\w+", text)}
+    assert asked
+    assert asked <= exposed()
+
+
+def test_thresholds_are_those_of_check() -> None:
+    text = json.dumps(rules(Thresholds(failed=7, backlog_critical=70_000)))
+    assert "outbox_failed_count > 7" in text
+    assert "outbox_unsent_count > 70000" in text
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: it comes with Prometheus")
+def test_promtool_accepts_the_rules() -> None:
+    subprocess.run(["promtool", "check", "rules", str(DEPLOY / "prometheus-rules.yaml")], check=True)

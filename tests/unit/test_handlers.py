@@ -1,0 +1,311 @@
+"""Functions as a destination: which are called, with what, and how their ending is told."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from pillarbox.context import current
+from pillarbox.errors import ConfigError, MessageRejected, TransportUnavailable, UnknownType
+from pillarbox.events import Types
+from pillarbox.message import Message
+from pillarbox.protocols import Outcome
+from pillarbox.testing.samples import sample
+from pillarbox.transports.handlers import Handlers, HandlersTransport
+
+types = Types()
+
+
+@types.event("orders.placed")
+@dataclass
+class OrderPlaced:
+    order_id: int
+
+
+@types.event("orders.placed.late")
+@dataclass
+class OrderPlacedLate:
+    order_id: int
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    return Handlers(types=types)
+
+
+@pytest.fixture
+async def transport(handlers: Handlers) -> AsyncIterator[HandlersTransport]:
+    transport = HandlersTransport(handlers)
+    await transport.open()
+    yield transport
+    await transport.close()
+
+
+async def sent(transport: HandlersTransport, message: Message | None = None) -> Outcome:
+    (outcome,) = await transport.send([sample() if message is None else message])
+    return outcome
+
+
+# --- which are called ------------------------------------------------------------------------------
+
+
+async def test_a_class_a_type_pattern_and_a_topic_pattern(handlers: Handlers, transport: HandlersTransport) -> None:
+    called: list[str] = []
+
+    def noting(name: str) -> Callable[[object], None]:
+        return lambda _event: called.append(name)
+
+    handlers.on(OrderPlaced)(noting("class"))
+    handlers.on("orders.*")(noting("type"))
+    handlers.on(topic="eu.*")(noting("topic"))
+    handlers.on("orders.*", topic="us.*")(noting("both"))
+    handlers.on("ORDERS.*")(noting("letter case"))
+
+    async def calls(type_: str, topic: str) -> list[str]:
+        called.clear()
+        await sent(transport, sample(type=type_, topic=topic))
+        return called
+
+    assert await calls("orders.placed", "eu.orders") == ["class", "type", "topic"]
+    assert await calls("orders.placed.late", "us.orders") == ["type", "both"]
+    assert await calls("mail.sent", "eu.mail") == ["topic"]
+    assert await calls("ordersXplaced", "x") == []
+
+
+async def test_a_handler_gets_the_decoded_event(handlers: Handlers, transport: HandlersTransport) -> None:
+    got: list[object] = []
+    handlers.on(OrderPlaced)(got.append)
+    await sent(transport, sample(payload=b'{"order_id": 7}'))
+    assert got == [OrderPlaced(7)]
+
+
+async def test_of_an_unregistered_type_it_gets_plain_data(handlers: Handlers, transport: HandlersTransport) -> None:
+    got: list[object] = []
+    handlers.on("mail.*")(got.append)
+    await sent(transport, sample(type="mail.sent", payload=b'{"to": "x"}'))
+    await sent(transport, sample(type="mail.sent", payload=b"\xff", content_type="image/png"))
+    assert got == [{"to": "x"}, b"\xff"]
+
+
+async def test_a_second_parameter_gets_the_message(handlers: Handlers, transport: HandlersTransport) -> None:
+    got: list[tuple[object, object]] = []
+
+    @handlers.on(OrderPlaced)
+    def both(event: OrderPlaced, message: Message) -> None:
+        got.append((event, message))
+
+    @handlers.on(OrderPlaced)
+    async def awaited(event: OrderPlaced, message: Message, own: int = 1) -> None:
+        got.append((event, message))
+
+    message = sample()
+    await sent(transport, message)
+    assert got == [(OrderPlaced(1), message)] * 2
+
+
+async def test_methods_partials_and_objects_are_functions_too(handlers: Handlers, transport: HandlersTransport) -> None:
+    got: list[str] = []
+
+    class Mailer:
+        async def on_placed(self, event: OrderPlaced) -> None:
+            got.append("method")
+
+        async def __call__(self, event: OrderPlaced, message: Message) -> None:
+            got.append("object")
+
+    async def configured(name: str, event: OrderPlaced) -> None:
+        got.append(name)
+
+    handlers.on(OrderPlaced)(Mailer().on_placed)
+    handlers.on(OrderPlaced)(Mailer())
+    handlers.on(OrderPlaced)(functools.partial(configured, "partial"))
+    handlers.on(OrderPlaced)(lambda event: configured("lambda", event))
+    assert await sent(transport) == Outcome(delivered=True)
+    assert got == ["method", "object", "partial", "lambda"]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda: None, lambda a, b, c: None, lambda *a: None, lambda a, *, b: None], ids=["0", "3", "*", "kw"]
+)
+def test_a_function_that_cannot_be_called_so_is_refused(handlers: Handlers, function: Callable[..., None]) -> None:
+    with pytest.raises(ConfigError, match="must take the event"):
+        handlers.on("x")(function)
+
+
+def test_a_handler_for_nothing_is_refused(handlers: Handlers) -> None:
+    with pytest.raises(ConfigError, match="what it is for"):
+        handlers.on()
+
+
+def test_a_class_that_is_not_registered_is_refused(handlers: Handlers) -> None:
+    with pytest.raises(UnknownType):
+        handlers.on(int)
+
+
+# --- how they are called ---------------------------------------------------------------------------
+
+
+async def test_a_function_that_is_not_async_does_not_block_the_loop(
+    handlers: Handlers, transport: HandlersTransport
+) -> None:
+    """It waits for something that only the loop can do."""
+    loop_went_on = threading.Event()
+    where: list[bool] = []
+    loop, began = asyncio.get_running_loop(), asyncio.Event()
+
+    @handlers.on(OrderPlaced)
+    def blocking(event: OrderPlaced) -> None:
+        where.append(threading.current_thread() is threading.main_thread())
+        loop.call_soon_threadsafe(began.set)
+        assert loop_went_on.wait(timeout=30)
+
+    sending = asyncio.create_task(sent(transport))
+    await began.wait()
+    loop_went_on.set()
+    assert await sending == Outcome(delivered=True)
+    assert where == [False]
+
+
+async def test_what_handlers_publish_is_caused_by_the_message(handlers: Handlers, transport: HandlersTransport) -> None:
+    seen: list[tuple[str | None, str | None]] = []
+
+    @handlers.on(OrderPlaced)
+    def in_thread(event: OrderPlaced) -> None:
+        seen.append((current().correlation_id, current().causation_id))
+
+    @handlers.on(OrderPlaced)
+    async def in_loop(event: OrderPlaced) -> None:
+        seen.append((current().correlation_id, current().causation_id))
+
+    message = sample(correlation_id="request-1")
+    await sent(transport, message)
+    assert seen == [("request-1", str(message.message_id))] * 2
+    assert current().correlation_id is None
+
+
+# --- how it ends -----------------------------------------------------------------------------------
+
+
+async def test_all_handlers_run_and_one_failure_is_a_failure(handlers: Handlers, transport: HandlersTransport) -> None:
+    ran: list[str] = []
+
+    @handlers.on(OrderPlaced)
+    async def first(event: OrderPlaced) -> None:
+        ran.append("first")
+        raise ValueError("no mail server")
+
+    @handlers.on(OrderPlaced)
+    def second(event: OrderPlaced) -> None:
+        ran.append("second")
+
+    outcome = await sent(transport)
+    assert ran == ["first", "second"]
+    assert (outcome.delivered, outcome.rejected) == (False, False)
+    assert outcome.error is not None
+    assert outcome.error.endswith("first raised ValueError: no mail server")
+    assert outcome.detail is not None
+    assert 'raise ValueError("no mail server")' in outcome.detail
+
+
+async def test_a_failure_is_told_on_one_line_and_without_secrets(
+    handlers: Handlers, transport: HandlersTransport
+) -> None:
+    @handlers.on(OrderPlaced)
+    def failing(event: OrderPlaced) -> None:
+        text = "smtp://shop:hunter2@mail failed\r\npassword=hunter2 {'api_key': 'hunter2'} Bearer hunter2hunter2\x1b[2J"
+        raise ValueError(text + "x" * 100_000)
+
+    outcome = await sent(transport)
+    assert outcome.error is not None
+    assert outcome.detail is not None
+    assert outcome.error.isprintable()
+    assert len(outcome.error) <= 300
+    assert len(outcome.detail) <= 8_000
+    assert "hunter2" not in outcome.error
+    assert "\x1b" not in outcome.detail
+
+
+async def test_the_trace_holds_no_secret(handlers: Handlers, transport: HandlersTransport) -> None:
+    @handlers.on(OrderPlaced)
+    def failing(event: OrderPlaced) -> None:
+        url = "postgresql://shop:" + "hunter2" + "@db/shop"
+        raise ValueError(f"cannot reach {url}")
+
+    outcome = await sent(transport)
+    assert outcome.detail is not None
+    assert "cannot reach postgresql://shop:***@db/shop" in outcome.detail
+
+
+async def test_a_handler_can_reject(handlers: Handlers, transport: HandlersTransport) -> None:
+    @handlers.on(OrderPlaced)
+    def rejecting(event: OrderPlaced) -> None:
+        raise MessageRejected("the order was never there")
+
+    outcome = await sent(transport)
+    assert (outcome.delivered, outcome.rejected) == (False, True)
+    assert "never there" in (outcome.error or "")
+
+
+async def test_whoever_may_still_succeed_is_asked_again(handlers: Handlers, transport: HandlersTransport) -> None:
+    @handlers.on(OrderPlaced)
+    def rejecting(event: OrderPlaced) -> None:
+        raise MessageRejected("never")
+
+    @handlers.on(OrderPlaced)
+    def failing(event: OrderPlaced) -> None:
+        raise ValueError("not now")
+
+    outcome = await sent(transport)
+    assert (outcome.delivered, outcome.rejected) == (False, False)
+
+
+async def test_a_handler_can_say_that_something_is_away(handlers: Handlers, transport: HandlersTransport) -> None:
+    @handlers.on(OrderPlaced)
+    async def away(event: OrderPlaced) -> None:
+        raise TransportUnavailable("The mail server is away.")
+
+    with pytest.raises(TransportUnavailable, match="mail server"):
+        await sent(transport)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), StopIteration()])
+async def test_a_handler_cannot_end_the_relay(
+    handlers: Handlers, transport: HandlersTransport, error: BaseException, is_async: bool
+) -> None:
+    def plain(event: OrderPlaced) -> None:
+        raise error
+
+    async def awaited(event: OrderPlaced) -> None:
+        raise error
+
+    handlers.on(OrderPlaced)(awaited if is_async else plain)
+    outcome = await asyncio.wait_for(sent(transport), timeout=30)
+    assert (outcome.delivered, outcome.rejected) == (False, False)
+
+
+async def test_what_cannot_be_decoded_is_rejected(handlers: Handlers, transport: HandlersTransport) -> None:
+    called: list[object] = []
+    handlers.on("*")(called.append)
+    outcome = await sent(transport, sample(payload=b'{"order_id": "seven"}'))
+    assert (outcome.delivered, outcome.rejected, called) == (False, True, [])
+    assert "OrderPlaced" in (outcome.error or "")
+
+
+async def test_a_message_that_nobody_wants(handlers: Handlers, transport: HandlersTransport) -> None:
+    outcome = await sent(transport)
+    assert (outcome.delivered, outcome.rejected) == (False, True)
+    assert "orders.placed" in (outcome.error or "")
+    lenient = HandlersTransport(handlers, unhandled="ignore")
+    await lenient.open()
+    assert await sent(lenient) == Outcome(delivered=True)
+    await lenient.close()
+
+
+def test_messages_go_one_by_one(handlers: Handlers) -> None:
+    assert HandlersTransport(handlers).features.batch == 1

@@ -1,0 +1,115 @@
+"""What an HTTP answer means."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.errors import TransportUnavailable
+from pillarbox.protocols import Outcome
+from pillarbox.transports.http.verdicts import Answer, Policy, Verdict, outcome_of, retry_after, verdict
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POLICY = Policy(where="https://shop.example/…")
+
+EXPECTED = {
+    Verdict.DELIVERED: {*range(200, 300)},
+    Verdict.REJECTED: {400, 413, 415, 422, 431},
+    Verdict.OUTAGE: {401, 402, 403, 404, 405, 406, 407, 410, 411, 414, 417, 426},
+}
+
+
+@pytest.mark.parametrize("status", range(100, 600))
+def test_each_status_has_one_meaning(status: int) -> None:
+    expected = next((found for found, statuses in EXPECTED.items() if status in statuses), Verdict.FAILED)
+    assert verdict(status, POLICY) is expected
+
+
+def test_which_statuses_reject_can_be_chosen() -> None:
+    policy = Policy(where="x", rejects={404, 409})
+    assert verdict(404, policy) is Verdict.REJECTED
+    assert verdict(409, policy) is Verdict.REJECTED
+    assert verdict(400, policy) is Verdict.FAILED
+
+
+def test_gone_can_reject() -> None:
+    assert verdict(410, Policy(where="x", gone="reject")) is Verdict.REJECTED
+
+
+def test_delivered_says_nothing_more() -> None:
+    assert outcome_of(Answer(status=202, body=b"thanks"), POLICY, now=NOW) == Outcome(delivered=True)
+
+
+def test_a_failure_says_what_was_answered() -> None:
+    outcome = outcome_of(Answer(status=503, body=b"come\r\nback \x1b[31mlater", retry_after="7"), POLICY, now=NOW)
+    assert outcome == Outcome(
+        delivered=False,
+        error="https://shop.example/… answered 503 Service Unavailable. It said: come back [31mlater",
+        retry_after=timedelta(seconds=7),
+        detail="come back [31mlater",
+    )
+
+
+def test_a_rejection_says_so() -> None:
+    outcome = outcome_of(Answer(status=422, body=b"no such order"), POLICY, now=NOW)
+    assert (outcome.delivered, outcome.rejected) == (False, True)
+
+
+def test_an_outage_says_what_to_check() -> None:
+    with pytest.raises(TransportUnavailable) as away:
+        outcome_of(Answer(status=401, retry_after="60"), POLICY, now=NOW)
+    assert str(away.value) == (
+        "https://shop.example/… answered 401 Unauthorized; check the secret, the headers and what the endpoint allows."
+    )
+    assert (away.value.mid_send, away.value.retry_after) == (False, timedelta(seconds=60))
+    with pytest.raises(TransportUnavailable, match="404 Not Found; check the URL"):
+        outcome_of(Answer(status=404), POLICY, now=NOW)
+
+
+def test_a_redirect_says_that_it_is_not_followed() -> None:
+    assert "not followed" in str(outcome_of(Answer(status=302), POLICY, now=NOW).error)
+
+
+def test_a_status_without_a_name() -> None:
+    assert outcome_of(Answer(status=599), POLICY, now=NOW).error == "https://shop.example/… answered 599."
+
+
+def test_a_long_answer_is_cut() -> None:
+    outcome = outcome_of(Answer(status=500, body=b"\xff" * 64_000), POLICY, now=NOW)
+    assert len(outcome.error or "") < 400
+    assert len(outcome.detail or "") <= 4_000
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("0", 0),
+        ("120", 120),
+        (" 120 ", 120),
+        ("86400", 86_400),
+        ("86401", 86_400),
+        ("9" * 500, 86_400),
+        ("Thu, 01 Jan 2026 12:00:30 GMT", 30),
+        ("Thursday, 01-Jan-26 12:00:30 GMT", 30),
+        ("Thu, 01 Jan 2026 11:00:00 GMT", 0),
+        ("Fri, 01 Jan 2126 12:00:00 GMT", 86_400),
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("1.5", None),
+        ("²", None),
+        ("Thu, 99 Foo 2026 99:99:99 GMT", None),
+    ],
+)
+def test_retry_after(header: str | None, seconds: float | None) -> None:
+    assert retry_after(header, now=NOW) == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@given(st.text())
+def test_any_retry_after_is_read_or_left(header: str) -> None:
+    found = retry_after(header, now=NOW)
+    assert found is None or timedelta(0) <= found <= timedelta(days=1)

@@ -1,0 +1,91 @@
+"""What JetStream's answers mean."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pillarbox.protocols import Outcome
+from pillarbox.transports.answers import DELIVERED, Interrupted
+from pillarbox.transports.nats.verdicts import NotAllowed, answer_of, not_allowed
+
+
+def said(**members: object) -> Outcome | Interrupted:
+    return answer_of(msgspec.json.encode(members), status=None, subject="orders.eu")
+
+
+def refused(err_code: int, description: str = "words", code: int = 400) -> Outcome | Interrupted:
+    error = {"code": code, "err_code": err_code, "description": description}
+    return said(type="io.nats.jetstream.api.v1.pub_ack", error=error, stream="S", seq=0)
+
+
+def test_stored_is_delivered() -> None:
+    assert said(stream="S", seq=1) is DELIVERED
+
+
+def test_stored_already_is_delivered() -> None:
+    assert said(stream="S", seq=1, duplicate=True) is DELIVERED
+
+
+@pytest.mark.parametrize("members", [{}, {"stream": "S"}, {"stream": "S", "seq": 0}, {"seq": 4}, {"ok": True}])
+def test_what_is_no_acknowledgement_is_none(members: dict[str, object]) -> None:
+    answer = said(**members)
+    assert isinstance(answer, Outcome)
+    assert not answer.delivered
+    assert not answer.rejected
+
+
+@pytest.mark.parametrize("data", [b"", b"+ACK", b"{", b"[]", b'{"stream": 5, "seq": 1}'])
+def test_what_is_no_json_is_no_acknowledgement(data: bytes) -> None:
+    answer = answer_of(data, status=None, subject="orders")
+    assert isinstance(answer, Outcome)
+    assert not answer.delivered
+
+
+def test_nobody_there_is_missing_topology() -> None:
+    answer = answer_of(b"", status="503", subject="orders.eu")
+    assert isinstance(answer, Interrupted)
+    assert answer.is_outage
+    assert "'orders.eu'" in answer.reason
+    assert "declare=true" in answer.reason
+
+
+@pytest.mark.parametrize("err_code", [10039, 10059, 10060, 10076, 10109])
+def test_what_is_the_same_for_all_is_an_outage(err_code: int) -> None:
+    answer = refused(err_code)
+    assert isinstance(answer, Interrupted)
+    assert answer.is_outage
+
+
+@pytest.mark.parametrize("err_code", [10054, 10097])
+def test_too_large_is_rejected(err_code: int) -> None:
+    answer = refused(err_code)
+    assert isinstance(answer, Outcome)
+    assert answer.rejected
+
+
+@pytest.mark.parametrize("err_code", [10077, 10023, 10047, 10167, 10158, 99999])
+def test_everything_else_may_pass(err_code: int) -> None:
+    answer = refused(err_code, "maximum messages exceeded", code=503)
+    assert isinstance(answer, Outcome)
+    assert (answer.delivered, answer.rejected) == (False, False)
+    assert "maximum messages exceeded" in (answer.error or "")
+
+
+def test_a_servers_words_are_made_fit_to_be_shown() -> None:
+    answer = refused(10077, "two\nlines, password=hunter2")
+    assert isinstance(answer, Outcome)
+    assert "\n" not in (answer.error or "")
+    assert "hunter2" not in (answer.error or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "meant"),
+    [
+        ('nats: permissions violation for publish to "orders.eu"', NotAllowed("publish", "orders.eu")),
+        ('nats: Permissions Violation for Subscription to "_INBOX.x.*"', NotAllowed("subscription", "_inbox.x.*")),
+        ("nats: stale connection", None),
+    ],
+)
+def test_permissions(error: str, meant: NotAllowed | None) -> None:
+    assert not_allowed(error) == meant

@@ -1,0 +1,85 @@
+"""Metrics as the official client library reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pillarbox.clock import FrozenClock
+from pillarbox.message import State, Waits
+from pillarbox.monitor import Status
+from pillarbox.protocols import OpenClaim, Trouble
+from pillarbox.telemetry.prometheus import PrometheusTelemetry, StatusCollector
+from pillarbox.testing.samples import sample
+from tests.unit.test_monitor import destination
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def samples(*collectors: Any) -> dict[tuple[str, tuple[str, ...]], float]:
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(one.name, tuple(one.labels.values())): one.value for family in families for one in family.samples}
+
+
+def late(seconds: float) -> Any:
+    return replace(sample(), created_at=NOW - timedelta(seconds=seconds))
+
+
+def test_deliveries_are_counted_with_their_latency() -> None:
+    telemetry = PrometheusTelemetry(clock=FrozenClock(NOW))
+    telemetry.delivered("billing", [late(0.003), late(0.02), late(4_000)])
+    found = samples(telemetry)
+    assert found["outbox_delivered_total", ("billing",)] == 3
+    assert found["outbox_delivery_latency_seconds_count", ("billing",)] == 3
+    assert found["outbox_delivery_latency_seconds_sum", ("billing",)] == 4_000.023
+    assert found["outbox_delivery_latency_seconds_bucket", ("billing", "0.005")] == 1
+    assert found["outbox_delivery_latency_seconds_bucket", ("billing", "0.025")] == 2
+    assert found["outbox_delivery_latency_seconds_bucket", ("billing", "1800.0")] == 2
+    assert found["outbox_delivery_latency_seconds_bucket", ("billing", "+Inf")] == 3
+
+
+def test_a_retry_a_failure_and_a_return_are_told_apart() -> None:
+    telemetry = PrometheusTelemetry()
+    message = sample()
+    again = Trouble(message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=1, delay=timedelta(seconds=2))
+    telemetry.troubled("billing", message, again)
+    telemetry.troubled("billing", message, Trouble(message_id=1, state=State.FAILED, attempts=5))
+    telemetry.troubled("billing", message, Trouble(message_id=1, state=State.PENDING, waits=Waits.HELD, attempts=5))
+    telemetry.returned("billing", [message, message], reason="away")
+    found = samples(telemetry)
+    assert found["outbox_retried_total", ("billing",)] == 1
+    assert found["outbox_failed_total", ("billing",)] == 2
+    assert found["outbox_returned_total", ("billing",)] == 2
+
+
+def test_the_breaker_is_a_gauge() -> None:
+    telemetry = PrometheusTelemetry()
+    telemetry.breaker_opened("billing", reason="away", seconds=1.0)
+    telemetry.delivered("mail", [sample()])
+    assert samples(telemetry)["outbox_breaker_open", ("billing",)] == 1
+    telemetry.breaker_closed("billing")
+    found = samples(telemetry)
+    assert (found["outbox_breaker_open", ("billing",)], found["outbox_breaker_open", ("mail",)]) == (0, 0)
+
+
+def test_the_state_of_things_comes_from_the_tables() -> None:
+    collector = StatusCollector()
+    assert samples(collector) == {}
+    one = destination(due=7, sending=2, failed=3, oldest_due_at=NOW - timedelta(seconds=90), lanes=32)
+    claim = OpenClaim(relay_id=UUID(int=1), claimed_at=NOW, message_ids=[4, 5], strikes=0)
+    collector.status = Status(at=NOW, destinations=[one], relays=[], stuck=[claim], near_failure=[])
+    found = samples(collector)
+    assert found["outbox_unsent_count", ("billing",)] == 9
+    assert found["outbox_max_age_seconds", ("billing",)] == 90
+    assert found["outbox_failed_count", ("billing",)] == 3
+    assert found["outbox_leases", ("billing",)] == 32
+    assert found["outbox_relays", ()] == 0
+    assert found["outbox_stuck_count", ()] == 2

@@ -1,0 +1,64 @@
+"""Text from elsewhere, before people read it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.transports.redaction import one_line, redacted, trace_of
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://shop:hunter2@db/shop", "postgresql://shop:***@db/shop"),
+        ("amqp://:hun/ter2@mq", "amqp://:***@mq"),
+        ("password=hunter2, user=shop", "password=***, user=shop"),
+        ("DB_PASSWORD: hunter2", "DB_PASSWORD: ***"),
+        ('{"api_key": "hun ter2", "a": 1}', '{"api_key": ***, "a": 1}'),
+        ("{'client_secret': 'hunter2'}", "{'client_secret': ***}"),
+        ("Authorization: Bearer hunter2hunter2 x", "Authorization: *** x"),
+        ("sent bearer hunter2hunter2", "sent bearer ***"),
+        ("key whsec_hunter2+/= refused", "key *** refused"),
+        ("?access_token=hunter2&a=1", "?access_token=***&a=1"),
+        ("nothing of the kind: 5 tokens", "nothing of the kind: 5 tokens"),
+        ("https://shop.example/a@b", "https://shop.example/a@b"),
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+@given(st.text(alphabet=st.characters(), max_size=2_000))
+def test_a_line_is_one_line(text: str) -> None:
+    line = one_line(text)
+    assert len(line) <= 300
+    assert not any(character < " " or "\x7f" <= character <= "\x9f" for character in line)
+    assert len(line.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    "piece", ["x", "-", "password", "://:", "password=", 'password="', "bearer ", "whsec_", " ", "@"]
+)
+def test_a_long_text_does_not_take_long(piece: str) -> None:
+    """With repetitions that are not bounded these take minutes; the timeout of the test run is the judge."""
+    redacted(piece * (1_000_000 // len(piece)))
+    assert len(one_line(piece * 1_000_000)) <= 300
+
+
+def test_the_end_of_a_long_trace_is_kept() -> None:
+    try:
+        raise ValueError("x" * 20_000 + " the end")
+    except ValueError as error:
+        text = trace_of(error)
+    assert len(text) <= 8_000
+    assert text.endswith(" the end\n")
+
+
+def test_half_a_secret_at_the_cut_is_not_shown() -> None:
+    """Long secrets before it shrink to a few stars, so that the cut comes into view."""
+    before = f"password={'a' * 190} " * 11
+    for filler in range(100, 200):
+        text = f"{before}{'x' * filler} amqp://shop:{'hunter2' * 300}@mq"
+        assert "hunter" not in one_line(text, limit=300)

@@ -1,0 +1,103 @@
+"""What the replies of Redis mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from pillarbox.protocols import Outcome
+from pillarbox.transports.answers import DELIVERED, Interrupted
+from pillarbox.transports.redis.settings import Durability
+from pillarbox.transports.redis.verdicts import Refusal, answer_of, shortfall
+
+
+def test_an_id_is_delivered() -> None:
+    assert answer_of(b"1700000000000-0", key="orders") is DELIVERED
+
+
+def test_no_stream_is_missing_topology() -> None:
+    answer = answer_of(None, key="orders")
+    assert isinstance(answer, Interrupted)
+    assert answer.is_outage
+    assert "'orders'" in answer.reason
+    assert "create=false" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "LOADING Redis is loading the dataset in memory",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "MOVED 3999 127.0.0.1:6381",
+        "NOAUTH Authentication required.",
+        "NOPERM User x has no permissions",
+        "NOREPLICAS Not enough good replicas to write.",
+        "READONLY You can't write against a read only replica.",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        "ERR unknown command 'XADD'",
+    ],
+)
+def test_what_is_the_same_for_all_is_an_outage(words: str) -> None:
+    answer = answer_of(Refusal(words), key="orders")
+    assert isinstance(answer, Interrupted)
+    assert answer.is_outage
+    assert "'orders'" in answer.reason
+    assert words[:20] in answer.reason
+
+
+@pytest.mark.parametrize("words", ["OOM command not allowed when used memory > 'maxmemory'.", "TRYAGAIN", "ERR odd"])
+def test_what_may_pass_is_not_delivered(words: str) -> None:
+    answer = answer_of(Refusal(words), key="orders")
+    assert isinstance(answer, Outcome)
+    assert (answer.delivered, answer.rejected) == (False, False)
+
+
+def test_too_large_is_rejected() -> None:
+    answer = answer_of(Refusal("Protocol error: invalid bulk length"), key="orders")
+    assert isinstance(answer, Outcome)
+    assert answer.rejected
+
+
+@pytest.mark.parametrize("reply", [5, [], "text"])
+def test_an_unknown_reply_is_not_delivered(reply: object) -> None:
+    answer = answer_of(reply, key="orders")
+    assert isinstance(answer, Outcome)
+    assert not answer.delivered
+
+
+@pytest.mark.parametrize(
+    ("reply", "wanted"),
+    [
+        (1, Durability(False, 1)),
+        (5, Durability(False, 2)),
+        ([1, 0], Durability(True, 0)),
+        ([1, 2], Durability(True, 2)),
+    ],
+)
+def test_as_safe_as_wanted(reply: object, wanted: Durability) -> None:
+    assert shortfall(reply, wanted) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "wanted", "words"),
+    [
+        (0, Durability(False, 1), "0 of 1 replicas"),
+        ([0, 0], Durability(True, 0), "disk"),
+        ([1, 1], Durability(True, 2), "1 of 2 replicas"),
+        (b"OK", Durability(False, 1), "unknown"),
+    ],
+)
+def test_less_safe_than_wanted_is_not_delivered(reply: object, wanted: Durability, words: str) -> None:
+    short = shortfall(reply, wanted)
+    assert isinstance(short, Outcome)
+    assert (short.delivered, short.rejected) == (False, False)
+    assert words in (short.error or "")
+
+
+@pytest.mark.parametrize(
+    "words", ["unknown command 'WAITAOF'", "WAITAOF cannot be used when numlocal is set but appendonly is disabled."]
+)
+def test_a_server_that_cannot_say_is_an_outage(words: str) -> None:
+    short = shortfall(Refusal(words), Durability(True, 0))
+    assert isinstance(short, Interrupted)
+    assert short.is_outage
+    assert "7.2" in short.reason

@@ -1,0 +1,213 @@
+"""The texts and values that writers execute."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from pillarbox.message import Kind, Message
+from pillarbox.names import Names
+from pillarbox.protocols import Accept, Fail, Insert, Start
+from pillarbox.writers import statements
+from pillarbox.writers.awaiting import MustAwait
+from pillarbox.writers.inbox import Did, program
+from pillarbox.writers.rows import COLUMNS, microseconds
+from pillarbox.writers.statements import Statement, Style
+
+MESSAGE = Message(
+    id=0,
+    message_id=UUID("01890000-0000-7000-8000-000000000001"),
+    destination="broker",
+    partition=7,
+    kind=Kind.EVENT,
+    type="orders.placed",
+    topic="orders",
+    key="k",
+    payload=b"{}",
+    content_type="application/json",
+    headers={"a": "b"},
+    source="/shop",
+    subject=None,
+    correlation_id="c",
+    causation_id=None,
+    event_time=datetime(2026, 1, 1, tzinfo=UTC),
+)
+NAMES = Names(schema="shop", prefix="mail_")
+POSTGRES = [Style.DOLLAR, Style.FORMAT]
+
+
+def _only(batch: Insert, style: Style) -> Statement:
+    (statement,) = statements.insert(batch, style)
+    return statement
+
+
+def _batch(count: int = 1, *, due: datetime | None = None, delay: timedelta | None = None) -> Insert:
+    first = msgspec.structs.replace(MESSAGE, available_at=due)
+    return Insert(names=NAMES, messages=[first, *[MESSAGE] * (count - 1)], delay=delay)
+
+
+def _marks(statement: Statement) -> int:
+    dollars = {int(number) for number in re.findall(r"\$(\d+)", statement.sql)}
+    assert dollars == set(range(1, len(dollars) + 1))
+    return len(dollars) + statement.sql.count("%s") + statement.sql.count("?")
+
+
+@pytest.mark.parametrize("style", list(Style))
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("due", [None, MESSAGE.event_time])
+@pytest.mark.parametrize("delay", [None, timedelta(seconds=1)])
+def test_every_mark_has_its_value(style: Style, count: int, due: datetime | None, delay: timedelta | None) -> None:
+    statement = _only(_batch(count, due=due, delay=delay), style)
+    assert _marks(statement) == len(statement.parameters)
+    assert statement.sql.startswith('insert into "shop"."mail_outbox" (')
+    assert ("available_at, waits)" in statement.sql) is not (due is None and delay is None)
+
+
+@pytest.mark.parametrize("style", list(Style))
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_writer_needs_no_right_but_insert(style: Style, count: int) -> None:
+    statement = _only(_batch(count, delay=timedelta(1)), style)
+    assert not re.search(r"returning|conflict", statement.sql)
+    columns = re.search(r"\((.*?)\)", statement.sql)
+    assert columns is not None
+    assert columns[1].split(", ") == [*COLUMNS, "available_at", "waits"]
+    assert {"tx", "id", "attempts", "last_error", "status_at", "created_at"}.isdisjoint(columns[1].split(", "))
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_text_is_made_once(style: Style) -> None:
+    for count in (1, 3):
+        assert _only(_batch(count), style).sql is _only(_batch(count), style).sql
+    assert _only(_batch(), style).sql is not _only(_batch(due=MESSAGE.event_time), style).sql
+
+
+def test_arrays_follow_the_list() -> None:
+    messages = [msgspec.structs.replace(MESSAGE, subject=str(number)) for number in range(9)]
+    statement = _only(Insert(names=NAMES, messages=messages), Style.DOLLAR)
+    assert [str(number) for number in range(9)] in statement.parameters
+    assert statement.sql.endswith("order by m.position")
+
+
+def test_what_all_share_is_sent_once() -> None:
+    statement = _only(_batch(3), Style.DOLLAR)
+    arrays = [value for value in statement.parameters if isinstance(value, list)]
+    assert arrays == [[MESSAGE.message_id] * 3, [7] * 3, ["k"] * 3, [b"{}"] * 3, ["c"] * 3]
+
+
+def test_postgres_takes_any_number_in_one_statement() -> None:
+    assert len(statements.insert(_batch(50_000), Style.DOLLAR)) == 1
+
+
+def test_sqlite_is_split_only_by_its_limit_on_variables() -> None:
+    parts = statements.insert(_batch(5_000, delay=timedelta(1)), Style.QMARK)
+    assert [len(part.parameters) <= 32_766 for part in parts] == [True] * len(parts)
+    assert sum(len(part.parameters) for part in parts) == 5_000 * (len(COLUMNS) + 3)
+    assert len(statements.insert(_batch(1_800), Style.QMARK)) == 1
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_headers_are_json_or_nothing(style: Style) -> None:
+    at = COLUMNS.index("headers")
+    bare = msgspec.structs.replace(MESSAGE, headers={})
+    assert _only(_batch(), style).parameters[at] == '{"a":"b"}'
+    assert _only(Insert(names=NAMES, messages=[bare]), style).parameters[at] is None
+
+
+def test_sqlite_keeps_plain_values() -> None:
+    values = dict(zip(COLUMNS, _only(_batch(), Style.QMARK).parameters, strict=True))
+    assert values["message_id"] == "01890000-0000-7000-8000-000000000001"
+    assert values["event_time"] == 1_767_225_600_000_000
+    assert type(values["kind"]) is str
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), -1),
+        (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), 253_402_300_799_999_999),
+    ],
+)
+def test_microseconds_are_exact(at: datetime, expected: int) -> None:
+    assert microseconds(at) == expected
+
+
+@pytest.mark.parametrize("style", POSTGRES)
+def test_lock_names_each_key_once(style: Style) -> None:
+    keyed = [msgspec.structs.replace(MESSAGE, key=key) for key in ("b", None, "a", "b")]
+    batch = Insert(names=NAMES, messages=keyed, serialize_keys=True)
+    lock = statements.lock(batch, style)
+    assert lock is not None
+    assert lock.parameters == (["a", "b"],)
+    assert _marks(lock) == 1
+
+
+def test_nothing_to_lock() -> None:
+    keyless = msgspec.structs.replace(MESSAGE, key=None)
+    assert statements.lock(Insert(names=NAMES, messages=[keyless], serialize_keys=True), Style.DOLLAR) is None
+    assert statements.lock(Insert(names=NAMES, messages=[MESSAGE]), Style.DOLLAR) is None
+    assert statements.lock(Insert(names=NAMES, messages=[MESSAGE], serialize_keys=True), Style.QMARK) is None
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_nothing_to_insert(style: Style) -> None:
+    assert len(statements.insert(Insert(names=NAMES, messages=[]), style)) == 0
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_inbox_statements_name_the_table_and_bind_the_rest(style: Style) -> None:
+    given = {"names": NAMES, "consumer": "c", "source": "/s", "message_id": "'; drop table x"}
+    fail = Fail(**given, attempts=2, error="drop", message=b"drop")  # type: ignore[arg-type]
+    for ask in (Accept(**given), Start(**given), fail):  # type: ignore[arg-type]
+        statement = next(program(ask, style))
+        assert '"shop"."mail_inbox"' in statement.sql
+        assert "drop" not in statement.sql
+        assert tuple(statement.parameters)[:3] == ("c", "/s", "'; drop table x")
+        assert _marks(statement) == len(statement.parameters)
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_a_duplicate_is_counted(style: Style) -> None:
+    accepting = program(Accept(names=NAMES, consumer="c", source="/s", message_id="1"), style)
+    next(accepting)
+    counting = accepting.send(Did(0))
+    assert "duplicates + 1" in counting.sql
+    assert _marks(counting) == len(counting.parameters)
+    with pytest.raises(StopIteration) as end:
+        accepting.send(Did(1))
+    assert end.value.value is False
+
+
+async def _three() -> int:
+    return 3
+
+
+async def test_awaited_answers_once() -> None:
+    answer = MustAwait(_three, "Outbox.publish")
+    assert await answer == 3
+    with pytest.raises(RuntimeError, match="awaited twice"):
+        await answer
+
+
+async def test_never_awaited_is_logged_and_warned(caplog: pytest.LogCaptureFixture) -> None:
+    forgotten = [MustAwait(_three, "Outbox.publish of orders.placed")]
+    with caplog.at_level(logging.ERROR, logger="pillarbox"), pytest.warns(RuntimeWarning, match="never awaited"):
+        forgotten.clear()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Outbox.publish of orders.placed was never awaited")
+
+
+async def test_awaited_that_failed_is_not_called_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await MustAwait(fails, "Outbox.publish")
+    gc.collect()
+    assert caplog.records == []

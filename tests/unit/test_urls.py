@@ -1,0 +1,143 @@
+"""Store URLs: what is understood, what is refused, and that secrets stay hidden."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.errors import ConfigError
+from pillarbox.stores.url_secrets import redacted
+from pillarbox.stores.urls import StoreUrl, store_url
+
+
+def read(text: str, **environ: str) -> StoreUrl:
+    return store_url(text, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("sqlite:///relative.db", "relative.db"),
+        ("sqlite:///a/b.db", "a/b.db"),
+        ("sqlite:////var/lib/abs.db", "/var/lib/abs.db"),
+        ("sqlite:///with%20space%23.db", "with space#.db"),
+        ("sqlite+aiosqlite:///relative.db", "relative.db"),
+        ("sqlite://", ""),
+        ("  sqlite:///relative.db\n", "relative.db"),
+    ],
+)
+def test_sqlite_urls_name_a_file(text: str, path: str) -> None:
+    url = read(text)
+
+    assert (url.scheme, url.path) == ("sqlite", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "dsn"),
+    [
+        ("postgresql://u:p%40w@h:5432/db?sslmode=require", "postgresql://u:p%40w@h:5432/db?sslmode=require"),
+        ("postgres://h/db", "postgresql://h/db"),
+        ("postgresql+asyncpg://h/db", "postgresql://h/db"),
+        ("POSTGRESQL://h/db", "postgresql://h/db"),
+        ("postgresql://", "postgresql://"),
+        ("postgresql://a:1,b:2/db?target_session_attrs=read-write", None),
+        ("postgresql://[::1]:5432/db", None),
+        ("postgresql:///db?host=/run/postgresql", None),
+        ("postgresql://h/db?keep=off&sslmode=disable&pooler=transaction", "postgresql://h/db?sslmode=disable"),
+    ],
+)
+def test_postgresql_urls_reach_the_driver_without_our_options(text: str, dsn: str | None) -> None:
+    url = read(text)
+
+    assert (url.scheme, url.dsn) == ("postgresql", dsn or text)
+
+
+def test_store_options_are_kept_apart() -> None:
+    assert read("postgresql://h/db?keep=no-payload&sslmode=require&pooler=transaction").options == {
+        "keep": "no-payload",
+        "pooler": "transaction",
+    }
+    assert read("sqlite:///x.db?synchronous=normal").options == {"synchronous": "normal"}
+    assert read("memory://?keep=off").options == {"keep": "off"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mysql://h/db", "memory://, postgresql:// or sqlite://"),
+        ("shop.db", "write sqlite:///shop.db or postgresql://"),
+        ("", "is given as a URL"),
+        ("sqlite://shop.db", "three slashes .* write sqlite:///shop.db"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///a#b.db", "%23"),
+        ("memory://there", "has no place"),
+        ("postgresql://h:port/db", "cannot be read"),
+        ("postgresql://h/db?colour=red", "no option 'colour'; it has keep or pooler"),
+        ("postgresql://h/db?synchronous=normal", "no option 'synchronous'"),
+        ("sqlite:///x.db?pooler=transaction", "no option 'pooler'; it has keep or synchronous"),
+        ("sqlite:///x.db?synchronous=sometimes", "synchronous of a sqlite store is one of"),
+        ("postgresql://h/db?keep=some", "keep of a postgresql store is one of full, no-payload or off"),
+        ("postgresql://h/db?keep=off&keep=full", "option keep twice"),
+        ("postgresql://h/db?keep", "not name=value"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(text)
+
+
+def test_references_are_filled_from_the_environment_and_encoded_where_they_must_be() -> None:
+    url = read("postgresql://app:${PW}@${HOST}/shop?sslpassword=${PW}", PW="p@ss/w:rd?#", HOST="db:5433")
+
+    assert url.dsn == "postgresql://app:p%40ss%2Fw%3Ard%3F%23@db:5433/shop?sslpassword=p%40ss%2Fw%3Ard%3F%23"
+    assert read("${URL}", URL="sqlite:///x.db").path == "x.db"
+    assert read("sqlite:///${HOME}/x.db", HOME="/home/me").path == "/home/me/x.db"
+
+
+def test_a_reference_to_nothing_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"refers to \$\{PW\}, but that environment variable is not set"):
+        read("postgresql://app:${PW}@h/db")
+    with pytest.raises(ConfigError, match="does not hold the name"):
+        read("postgresql://app:${a b}@h/db")
+
+
+def test_what_a_variable_holds_is_not_searched_for_references() -> None:
+    assert read("postgresql://app:${PW}@h/db", PW="${OTHER}").dsn == "postgresql://app:%24%7BOTHER%7D@h/db"
+
+
+def test_a_url_shows_itself_without_its_secrets() -> None:
+    url = read("postgresql://app:canary@h:5432/shop?sslpassword=canary&sslmode=require")
+
+    assert url.redacted == "postgresql://app:***@h:5432/shop?sslpassword=***&sslmode=require"
+    assert str(url) == url.redacted
+    assert repr(url) == f"StoreUrl({url.redacted!r})"
+    assert "canary" not in f"{url} {url!r} {[url]}"
+
+
+@pytest.mark.parametrize("option", ["password", "sslpassword", "api_key", "token", "client_secret", "AUTH"])
+def test_options_that_sound_like_secrets_are_hidden(option: str) -> None:
+    assert redacted(f"x://h/db?a=1&{option}=canary&b=2") == f"x://h/db?a=1&{option}=***&b=2"
+
+
+@given(
+    st.text("canry/@:?#%&=[]+ ", min_size=1), st.sampled_from(["postgresql", "postgres", "sqlite", "mysql", "memory"])
+)
+def test_no_password_shows_however_badly_it_was_written(noise: str, scheme: str) -> None:
+    text = f"{scheme}://app:CANARY{noise}CANARY@127.0.0.1/shop"
+    try:
+        shown = repr(read(text))
+    except ConfigError as error:
+        shown = str(error)
+
+    assert "CANARY" not in shown
+    assert "CANARY" not in redacted(text)
+
+
+@given(st.text(min_size=1))
+def test_any_password_survives_the_way_through_a_reference(password: str) -> None:
+    url = read("postgresql://app:${PW}@h/db", PW=password)
+
+    assert unquote(urlsplit(url.dsn).password or "") == password

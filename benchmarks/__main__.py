@@ -1,0 +1,79 @@
+"""`python -m benchmarks [NAME]`: all of them, or those whose name begins with NAME."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from benchmarks import monitor, store, telemetry, write
+from benchmarks.brokers.kafka import kafka
+from benchmarks.brokers.nats import nats
+from benchmarks.brokers.rabbitmq import rabbitmq
+from benchmarks.brokers.redis import redis
+from benchmarks.consumer.nats import nats as consumer_nats
+from benchmarks.consumer.rabbitmq import rabbitmq as consumer_rabbitmq
+from benchmarks.domain_events import domain_events
+from benchmarks.measuring import talk
+from benchmarks.relay import burdens, churn, drain, flat, latency, memory, writes
+
+BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
+    "store.drain": store.drain,
+    "relay.drain": drain.drain,
+    "relay.drain_sqlite": drain.drain_sqlite,
+    "relay.poisoned_key": flat.poisoned_key,
+    "relay.backlog": flat.backlog,
+    "relay.history": flat.history,
+    "relay.hot_key": burdens.hot_key,
+    "relay.churn": churn.churn,
+    "relay.pinned": churn.pinned,
+    "relay.pinned_writer": churn.pinned_writer,
+    "relay.outage": burdens.outage,
+    "relay.wakeup": writes.wakeup,
+    "relay.latency": latency.latency,
+    "relay.memory": memory.memory,
+    "relay.write_isolation": writes.write_isolation,
+    "monitor.status": monitor.status,
+    "telemetry.metrics": telemetry.metrics,
+    "rabbitmq": rabbitmq,
+    "nats": nats,
+    "redis": redis,
+    "kafka": kafka,
+    "consumer.rabbitmq": consumer_rabbitmq,
+    "consumer.nats": consumer_nats,
+    "write.asyncpg": write.with_asyncpg,
+    "write.psycopg": write.with_psycopg,
+    "write.sqlalchemy": write.with_sqlalchemy,
+    "write.bulk": write.in_bulk,
+    "write.domain_events": domain_events,
+}
+
+
+def chosen(wanted: str) -> dict[str, Callable[[], Awaitable[None]]]:
+    """The one of that name, or else all whose name begins so."""
+    if wanted in BENCHMARKS:
+        return {wanted: BENCHMARKS[wanted]}
+    return {name: run for name, run in BENCHMARKS.items() if name.startswith(wanted)}
+
+
+async def _run(wanted: str) -> int:
+    if not (benchmarks := chosen(wanted)):
+        talk(f"No benchmark begins with {wanted!r}; there are {', '.join(BENCHMARKS)}.")
+        return 2
+    for run in benchmarks.values():
+        await run()
+    return 0
+
+
+def _main() -> int:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.run(_run(wanted))
+    return uvloop.run(_run(wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,49 @@
+"""RabbitMQ: aio-pika's consumer with manual acknowledgement."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import aio_pika
+
+from benchmarks.brokers.rabbitmq import URL, Rabbitmq
+from benchmarks.consumer.running import measured, orders
+from benchmarks.consumer.source import Handle
+from benchmarks.consumer.workers import Workers
+from pillarbox.protocols import Receiver
+from pillarbox.receivers.opening import receiver_from_url
+
+__all__ = ["rabbitmq"]
+
+_PREFETCH: Final = 200
+"""The receiver's default."""
+
+
+class RabbitmqSource(Rabbitmq):
+    """A durable queue."""
+
+    async def fill(self, messages: int) -> None:
+        await self.empty()
+        await self.send(orders(messages))
+
+    def receiver(self) -> Receiver:
+        return receiver_from_url(URL, options={"queue": self._name})
+
+    async def bare(self, handle: Handle, *, messages: int, concurrency: int) -> None:
+        async def handled(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+            await handle(message.body)
+            await message.ack()
+
+        connection = await aio_pika.connect(URL)
+        async with connection, Workers(handled, messages=messages, concurrency=concurrency) as workers:
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=_PREFETCH)
+            queue = await channel.get_queue(self._name)
+            tag = await queue.consume(workers.put)
+            await workers.done()
+            await queue.cancel(tag)
+
+
+async def rabbitmq() -> None:
+    """`consumer.rabbitmq`."""
+    await measured(RabbitmqSource())

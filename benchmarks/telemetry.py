@@ -1,0 +1,36 @@
+"""What it costs a relay to be watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from benchmarks.database import KEYS, fill, tables
+from benchmarks.measuring import Rate, at_least, compare
+from benchmarks.relay.running import SETTINGS, drained, store_at
+from pillarbox.telemetry import Telemetry
+from pillarbox.telemetry.prometheus import PrometheusTelemetry
+
+__all__ = ["metrics"]
+
+_MESSAGES: Final = 30_000
+_RUNS: Final = 5
+_SLICES: Final = 5
+
+
+async def metrics() -> None:
+    """`telemetry.metrics`: the drain of `relay.drain` with every message counted and timed, against with none."""
+    async with tables("pillarbox_bench_metrics") as (admin, names):
+
+        def with_telemetry(made: Callable[[], Telemetry]) -> Rate:
+            async def rate() -> float:
+                await fill(admin, names, messages=_MESSAGES)
+                return await drained(store_at(names), messages=_MESSAGES, telemetry=made())
+
+            return rate
+
+        settings = {"messages": _MESSAGES, "keys": KEYS, "store": "postgresql"} | SETTINGS
+        await compare(
+            "telemetry.metrics", ours=with_telemetry(PrometheusTelemetry), bare=with_telemetry(Telemetry),
+            wanted=at_least(0.95), settings=settings, runs=_RUNS, slices=_SLICES,
+        )  # fmt: skip

@@ -7,15 +7,15 @@ from enum import unique
 from types import MappingProxyType
 from typing import Final
 
-from crash.points import Death
 from crash.points import Point as RelayPoint
+from crash.points import PointBase
 from crash.steps import Call, Stage, Step
 
 __all__ = ["RELAY_POINTS", "STEPS", "Point"]
 
 
 @unique
-class Point(Death):
+class Point(PointBase):
     """In a consumer. `then` is what must happen to the message in hand."""
 
     BEFORE_ACCEPT = (

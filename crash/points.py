@@ -7,10 +7,10 @@ from enum import Enum, unique
 from types import MappingProxyType
 from typing import Final, Self
 
-__all__ = ["REQUIRED", "Death", "Point"]
+__all__ = ["REQUIRED", "Point", "PointBase"]
 
 
-class Death(Enum):
+class PointBase(Enum):
     """`dies` is where, `then` what must happen."""
 
     def __init__(self, dies: str, then: str) -> None:
@@ -29,7 +29,7 @@ class Death(Enum):
 
 
 @unique
-class Point(Death):
+class Point(PointBase):
     """Of the matrix. Nothing lost, invented or overtaken holds after every one of them."""
 
     # joining, and owning lanes

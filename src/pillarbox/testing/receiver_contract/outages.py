@@ -20,17 +20,19 @@ class OutageContract:
         await harness.receiver.ping()
 
     async def test_what_a_dead_consumer_had_comes_to_another(self, harness: ReceiverHarness) -> None:
+        """An acknowledgement may have been on its way when it died: only what it did not acknowledge must come."""
         made = await published(harness, 3)
-        first, *_ = await take(harness.receiver, 3)
+        first, *rest = await take(harness.receiver, 3)
         await harness.receiver.acknowledge(first)
         other = await harness.another()
         await harness.die()
-        again = await take(other, 2)
-        assert sorted(ids(again)) == sorted(str(message.message_id) for message in made[1:])
-        assert all(one.redelivered for one in again)
-        for received in again:
-            await other.acknowledge(received)
-        await nothing_more(other)
+        came: set[str] = set()
+        while not came.issuperset(ids(rest)):
+            for received in await take(other, 1):
+                assert received.redelivered
+                await other.acknowledge(received)
+                came.update(ids([received]))
+        assert came <= {str(message.message_id) for message in made}
 
     async def test_what_is_acknowledged_too_late_does_no_harm(self, harness: ReceiverHarness) -> None:
         """The connection it came by is gone: it comes again, and that one can be acknowledged."""

@@ -13,9 +13,9 @@ from pillarbox.message import SKIPPED_DESTINATION
 __all__ = ["TABLES", "Names", "check_destination"]
 
 TABLES: Final = (
-    "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "schema", "messages", "wake",
+    "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "schema", "messages", "wake", "slot",
 )  # fmt: skip
-"""What follows the prefix. `messages` is the view, `wake` the trigger."""
+"""What follows the prefix. `messages` is the view, `wake` PostgreSQL's trigger, `slot` what MySQL locks for keys."""
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _LONGEST: Final = 63 - len("outbox_blocked_idx")
@@ -34,10 +34,10 @@ class Names(msgspec.Struct, frozen=True):
             _check_identifier(self.schema, what="schema")
         _check_identifier(self.prefix, what="table prefix")
 
-    def table(self, name: str) -> str:
-        """The quoted, qualified name of one of our tables, indexes or functions."""
-        table = f'"{self.prefix}{name}"'
-        return table if self.schema is None else f'"{self.schema}".{table}'
+    def table(self, name: str, *, quote: str = '"') -> str:
+        """The quoted, qualified name of one of our tables, indexes or functions. MySQL quotes with backticks."""
+        table = f"{quote}{self.prefix}{name}{quote}"
+        return table if self.schema is None else f"{quote}{self.schema}{quote}.{table}"
 
     def bare(self, name: str) -> str:
         """The same without its schema, for places that do not take one (an index in CREATE INDEX)."""
@@ -47,17 +47,18 @@ class Names(msgspec.Struct, frozen=True):
         """Whether a table without its schema is one of these."""
         return name in {self.bare(table) for table in TABLES}
 
-    def applied(self, sql: str) -> str:
+    def applied(self, sql: str, *, quote: str = '"') -> str:
         """SQL written with the default names, with ours in their place.
 
         `pillarbox_outbox` becomes the qualified name. An object that is created inside its table's schema
         (an index, a constraint) is written `pillarbox_outbox_late_idx` and keeps no schema.
         """
-        return _DEFAULT_NAME.sub(self._named, sql)
 
-    def _named(self, match: re.Match[str]) -> str:
-        name = match.group(1)
-        return self.table(name) if name in TABLES else f'"{self.bare(name)}"'
+        def named(match: re.Match[str]) -> str:
+            name = match.group(1)
+            return self.table(name, quote=quote) if name in TABLES else f"{quote}{self.bare(name)}{quote}"
+
+        return _DEFAULT_NAME.sub(named, sql)
 
 
 def _check_identifier(name: str, *, what: str) -> None:

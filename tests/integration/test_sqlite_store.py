@@ -37,8 +37,8 @@ from pillarbox.stores.migrations import shipped
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.sqlite.connection import Database
-from pillarbox.stores.sqlite.reading import _chosen
-from pillarbox.stores.sqlite.rows import microseconds, time_of
+from pillarbox.stores.stepwise.choosing import chosen_of
+from pillarbox.stores.stepwise.rows import microseconds, time_of
 from pillarbox.writers.sqlite3 import Sqlite3Writer
 
 LEASE = timedelta(seconds=10)
@@ -190,7 +190,7 @@ def test_messages_in_hand_are_found_by_their_ids(path: Path, name: str) -> None:
 def test_a_read_takes_the_beginning_of_each_lane_and_then_the_oldest(lanes: list[list[int]], room: int) -> None:
     share = max(1, room // (len(lanes) or 1))
     numbered = [[id_ * 8 + place for id_ in ids] for place, ids in enumerate(lanes)]
-    chosen = _chosen(numbered, floor=max(1, share // 2), room=room)
+    chosen = chosen_of(numbered, floor=max(1, share // 2), room=room)
     assert len(chosen) == min(room, sum(map(len, lanes)))
     floors = {id_ for ids in numbered for id_ in ids[: max(1, share // 2)]}
     left = {id_ for ids in numbered for id_ in ids} - set(chosen)

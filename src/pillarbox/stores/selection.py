@@ -23,9 +23,14 @@ class Binder(Protocol):
         """A condition: the column holds this text, letter case ignored."""
 
 
-def conditions(selection: Selection, binder: Binder) -> str:
-    """All conditions but the state's, joined by `and`; the columns are those of the tables and the view."""
-    found = [f"{column} = {binder.value(value)}" for column, value in _equals(selection) if value is not None]
+def conditions(selection: Selection, binder: Binder, *, key: str = "key") -> str:
+    """All conditions but the state's, joined by `and`; the columns are those of the tables and the view.
+
+    `key` is how that column is written, where the word must be quoted.
+    """
+    found = [
+        f"{column} = {binder.value(value)}" for column, value in _equals(selection, key) if value is not None
+    ]
     found += [binder.any_of(column, values) for column, values in _lists(selection) if values is not None]
     found += [f"{column} {sign} {binder.value(value)}" for column, sign, value in _bounds(selection) if value]
     if selection.error is not None:
@@ -33,12 +38,12 @@ def conditions(selection: Selection, binder: Binder) -> str:
     return " and ".join(found)
 
 
-def _equals(selection: Selection) -> Sequence[tuple[str, object]]:
+def _equals(selection: Selection, key: str) -> Sequence[tuple[str, object]]:
     return (
         ("destination", selection.destination),
         ("topic", selection.topic),
         ("type", selection.type),
-        ("key", selection.key),
+        (key, selection.key),
         ("correlation_id", selection.correlation_id),
     )
 

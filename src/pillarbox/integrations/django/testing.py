@@ -11,7 +11,7 @@ from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.integrations.django import conf
 from pillarbox.message import Message
 from pillarbox.stores.postgres import rows as postgres_rows
-from pillarbox.stores.sqlite import rows as sqlite_rows
+from pillarbox.stores.stepwise import rows as sqlite_rows
 from pillarbox.testing.kit import OutboxKit
 
 __all__ = ["DjangoKit"]

@@ -13,9 +13,11 @@ from typing import Any, Final, Literal, TypeVar
 
 from pillarbox.clock import Clock
 from pillarbox.errors import ConfigError, StoreUnavailable
+from pillarbox.protocols import Selection
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sqlite.driver_errors import cannot_open, mapped_errors
-from pillarbox.stores.sqlite.rows import microseconds
+from pillarbox.stores.sqlite.selection import selected
+from pillarbox.stores.stepwise.rows import json_of, microseconds
 
 __all__ = ["Database", "Synchronous", "Transaction"]
 
@@ -29,24 +31,30 @@ _LOOK: Final = 0.01
 
 
 class Transaction:
-    """One transaction in the store's thread. Statements go by the names of their files; `:now` is always bound."""
+    """As the protocol says; one moment for the whole of it."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Statements, *, now: int, session: object) -> None:
         self._connection = connection
         self._statements = statements
         self.now = now
-        """Microseconds since 1970, one moment for the whole transaction."""
         self.session = session
         """The connection's identity."""
 
-    def rows(self, name: str, values: Mapping[str, object] = {}, *, where: str = "") -> list[Any]:
-        """Run a statement and fetch what it returns."""
-        sql = self._statements.filled(name, where) if where else self._statements[name]
-        return self._connection.execute(sql, {**values, "now": self.now}).fetchall()
+    def rows(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
+        """Run a statement and fetch what it returns. A selection narrows it down, but for the state."""
+        if selection is None:
+            return self._connection.execute(self._statements[name], self._bound(values)).fetchall()
+        where, chosen = selected(selection)
+        return self._connection.execute(self._statements.filled(name, where), self._bound(values) | chosen).fetchall()
 
     def run(self, name: str, values: Mapping[str, object] = {}) -> int:
         """Run a statement that changes rows, and say how many."""
-        return self._connection.execute(self._statements[name], {**values, "now": self.now}).rowcount
+        return self._connection.execute(self._statements[name], self._bound(values)).rowcount
+
+    def _bound(self, values: Mapping[str, object]) -> dict[str, object]:
+        """A list goes as the JSON that `json_each` takes apart again."""
+        bound = {name: json_of(value) if type(value) is list else value for name, value in values.items()}
+        return {**bound, "now": self.now}
 
 
 class Database:
@@ -87,6 +95,10 @@ class Database:
     async def asked(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """What the connection itself knows, outside any transaction."""
         return await self._in_thread(lambda: question(self._ready(None)))
+
+    async def rows(self, name: str, values: Mapping[str, object] = {}) -> list[Any]:
+        """One statement that only reads."""
+        return await self.reading(lambda tx: tx.rows(name, values))
 
     async def reading(self, work: Callable[[Transaction], T]) -> T:
         """One snapshot, no lock."""

@@ -7,14 +7,16 @@ import os
 from collections.abc import Sequence
 
 from pillarbox.protocols import Finding
+from pillarbox.stores.sqlite.connection import Database
 from pillarbox.stores.sqlite.facts import SqliteFacts, findings_of
-from pillarbox.stores.sqlite.parts import Parts
 
 __all__ = ["Inspecting"]
 
 
-class Inspecting(Parts):
+class Inspecting:
     """The inspecting part of the store."""
+
+    _database: Database
 
     async def inspect(self) -> Sequence[Finding]:
         """What is set, or in short supply, that could lose or delay messages. Changes nothing."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pillarbox.protocols import Selection
 from pillarbox.stores.selection import conditions
-from pillarbox.stores.sqlite.rows import json_of, microseconds
+from pillarbox.stores.stepwise.rows import json_of, microseconds
 
 __all__ = ["Parameters", "selected"]
 

@@ -15,11 +15,11 @@ from pillarbox.stores.migrations import check_version, latest_version
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sqlite.connection import Database, Synchronous
 from pillarbox.stores.sqlite.inspecting import Inspecting
-from pillarbox.stores.sqlite.membership import Membership
-from pillarbox.stores.sqlite.operating import Operating
 from pillarbox.stores.sqlite.reading import ReadingLanes
-from pillarbox.stores.sqlite.settling import Settling
 from pillarbox.stores.sqlite.watching import Watching
+from pillarbox.stores.stepwise.membership import Membership
+from pillarbox.stores.stepwise.operating import Operating
+from pillarbox.stores.stepwise.settling import Settling
 
 __all__ = ["SqliteStore"]
 
@@ -34,6 +34,7 @@ class SqliteStore(ReadingLanes, Settling, Membership, Operating, Watching, Inspe
     that holds the file longer than `busy_timeout` is a `StoreUnavailable`.
     """
 
+    _database: Database
     features: Final = StoreFeatures(name="sqlite", late_rows=False, notifies=False, shared=True, skips_keys=True)
 
     def __init__(

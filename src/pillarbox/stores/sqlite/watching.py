@@ -11,7 +11,6 @@ from typing import Final
 from pillarbox.errors import StoreError
 from pillarbox.protocols import Wakeups
 from pillarbox.stores.sqlite.connection import Database
-from pillarbox.stores.sqlite.parts import Parts
 
 __all__ = ["Watching"]
 
@@ -58,8 +57,10 @@ class _Eye:
         return version
 
 
-class Watching(Parts):
+class Watching:
     """The wake-up part of the store."""
+
+    _database: Database
 
     @asynccontextmanager
     async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:

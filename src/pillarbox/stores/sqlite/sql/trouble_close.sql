@@ -2,4 +2,3 @@
 delete from pillarbox_outbox
  where id = :id
    and destination = :destination and partition in (select value from json_each(:partitions))
-returning message_id

@@ -6,4 +6,3 @@ update pillarbox_outbox
    and destination = :destination and partition in (select value from json_each(:partitions))
    and not (waits is :waits and attempts = :attempts and last_error is coalesce(:error, last_error)
             and available_at > :now)
-returning message_id

@@ -8,11 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from pillarbox.protocols import Fence, Inherited, Lane, Registry, RelayInfo
-from pillarbox.stores.sqlite.claims import claims_of, trim
-from pillarbox.stores.sqlite.connection import Transaction
-from pillarbox.stores.sqlite.parts import Parts
-from pillarbox.stores.sqlite.rows import json_of, span, texts_of, time_of
-from pillarbox.stores.sqlite.takeover import Taking, take_over
+from pillarbox.stores.stepwise.claims import claims_of, trim
+from pillarbox.stores.stepwise.parts import Parts, Transaction
+from pillarbox.stores.stepwise.rows import json_of, span, texts_of, time_of
+from pillarbox.stores.stepwise.takeover import Taking, take_over
 
 __all__ = ["Membership"]
 
@@ -67,7 +66,6 @@ class Membership(Parts):
         return await self._database.writing(work)
 
     async def now(self) -> datetime:
-        """The machine's clock, which every process on the file shares, or the injected one."""
         return await self._database.reading(lambda tx: time_of(tx.now))
 
 
@@ -108,6 +106,6 @@ def _release(tx: Transaction, fence: Fence) -> None:
     ]  # fmt: skip
     claims = claims_of(tx, [relay_id]) if released else []
     ids = [id_ for claim in claims for id_ in claim.message_ids]
-    asked = {"ids": json_of(ids), "destination": fence.destination, "partitions": json_of(released)}
+    asked = {"ids": ids, "destination": fence.destination, "partitions": released}
     gone = {row[0] for row in tx.rows("ids_in_lanes", asked)}
     trim(tx, claims, keep=lambda id_: id_ not in gone)

@@ -36,7 +36,7 @@ def microseconds(at: datetime) -> int:
 
 
 def span(length: timedelta) -> int:
-    """A duration as whole microseconds, as much as an SQLite integer holds."""
+    """A duration as whole microseconds, as much as 64 bits hold."""
     return min(length // _MICROSECOND, _NEVER // 2)
 
 
@@ -48,7 +48,7 @@ def time_of(stored: int) -> datetime:
 
 
 def json_of(values: Iterable[object]) -> str:
-    """Values as the JSON array that `json_each` takes apart again."""
+    """Values as a JSON array."""
     return msgspec.json.encode(values if isinstance(values, list) else list(values)).decode()
 
 

@@ -14,10 +14,8 @@ from pillarbox.message import Message, State
 from pillarbox.protocols import Activity, Count, Entry, OpenClaim, Selection
 from pillarbox.stores.counting import ROWS_LOOKED_UP, added, marked
 from pillarbox.stores.sampling import sample_of
-from pillarbox.stores.sqlite.connection import Transaction
-from pillarbox.stores.sqlite.parts import Parts
-from pillarbox.stores.sqlite.rows import json_of, stored_of, time_of
-from pillarbox.stores.sqlite.selection import selected
+from pillarbox.stores.stepwise.parts import Parts, Transaction
+from pillarbox.stores.stepwise.rows import stored_of, time_of
 
 __all__ = ["Asking", "found"]
 
@@ -45,11 +43,10 @@ class Asking(Parts):
         )
 
     async def count(self, selection: Selection) -> int:
-        where, values = selected(selection)
-        asked = {**values, "states": json_of(tuple(State) if selection.states is None else selection.states)}
+        asked = {"states": _values(tuple(State) if selection.states is None else selection.states)}
 
         def work(tx: Transaction) -> int:
-            ((count,),) = tx.rows("count_selected", asked, where=where)
+            ((count,),) = tx.rows("count_selected", asked, selection=selection)
             return int(count)
 
         return await self._database.reading(work)
@@ -57,7 +54,7 @@ class Asking(Parts):
     async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[Entry]:
         name = "journal_latest" if message_id is None else "journal_of"
         asked = {"message_id": str(message_id), "limit": limit}
-        return await self._database.reading(lambda tx: [_entry(row) for row in tx.rows(name, asked)])
+        return [_entry(row) for row in await self._database.rows(name, asked)]
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         def work(tx: Transaction) -> Sequence[Count]:
@@ -68,7 +65,7 @@ class Asking(Parts):
         return await self._database.reading(work)
 
     async def oldest_due(self) -> Mapping[str, datetime]:
-        return await self._database.reading(lambda tx: {row[0]: time_of(row[1]) for row in tx.rows("oldest_due")})
+        return {row[0]: time_of(row[1]) for row in await self._database.rows("oldest_due")}
 
     async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
         def work(tx: Transaction) -> Activity:
@@ -84,7 +81,7 @@ class Asking(Parts):
 
     async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
         asked = {"older_than": older_than // _MICROSECOND, "limit": limit}
-        return await self._database.reading(lambda tx: [_open_claim(row) for row in tx.rows("claims_old", asked)])
+        return [_open_claim(row) for row in await self._database.rows("claims_old", asked)]
 
 
 def found(
@@ -97,10 +94,13 @@ def found(
     parked: bool = True,
 ) -> list[Message]:
     """The first of the selected messages that are in one of these states, by id."""
-    where, values = selected(selection)
-    asked = {**values, "states": json_of(states), "limit": limit, "payloads": payloads, "parked": parked}
-    rows = [row for place in _places(selection, states) for row in tx.rows(place, asked, where=where)]
+    asked = {"states": _values(states), "limit": limit, "payloads": payloads, "parked": parked}
+    rows = [row for place in _places(selection, states) for row in tx.rows(place, asked, selection=selection)]
     return [stored_of(row) for row in sorted(rows, key=_BY_ID)[:limit]]
+
+
+def _values(states: Sequence[State]) -> list[str]:
+    return [state.value for state in states]
 
 
 def _places(selection: Selection, states: Sequence[State]) -> list[str]:

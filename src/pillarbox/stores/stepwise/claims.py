@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from pillarbox.stores.sqlite.connection import Transaction
-from pillarbox.stores.sqlite.rows import json_of
+from pillarbox.stores.stepwise.parts import Transaction
+from pillarbox.stores.stepwise.rows import json_of
 
 __all__ = ["StoredClaim", "claims_of", "trim"]
 
@@ -26,7 +26,7 @@ class StoredClaim(msgspec.Struct, frozen=True):
 
 def claims_of(tx: Transaction, relay_ids: Iterable[str]) -> list[StoredClaim]:
     """All claims of these relays."""
-    rows = tx.rows("claims_of", {"relay_ids": json_of(relay_ids)})
+    rows = tx.rows("claims_of", {"relay_ids": list(relay_ids)})
     return [StoredClaim(relay_id, number, _ids(ids), strikes) for relay_id, number, ids, strikes in rows]
 
 
@@ -34,7 +34,7 @@ def trim(tx: Transaction, claims: Iterable[StoredClaim], *, keep: Callable[[int]
     """Leave in each claim the ids to keep; a claim with nothing left goes."""
     for claim in claims:
         left = [id_ for id_ in claim.message_ids if keep(id_)]
-        key = {"relay_id": claim.relay_id, "numbers": json_of([claim.number])}
+        key = {"relay_id": claim.relay_id, "numbers": [claim.number]}
         if not left:
             tx.run("claims_finish", key)
         elif len(left) < len(claim.message_ids):

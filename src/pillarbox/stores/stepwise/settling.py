@@ -9,10 +9,9 @@ from pillarbox.journal import action_of
 from pillarbox.message import State, Waits
 from pillarbox.protocols import Claim, Fence, Settlement, Trouble
 from pillarbox.stores.keeping import Keep
-from pillarbox.stores.sqlite.claims import claims_of, trim
-from pillarbox.stores.sqlite.connection import Transaction
-from pillarbox.stores.sqlite.parts import Parts
-from pillarbox.stores.sqlite.rows import json_of, span
+from pillarbox.stores.stepwise.claims import claims_of, trim
+from pillarbox.stores.stepwise.parts import Parts, Transaction
+from pillarbox.stores.stepwise.rows import json_of, span
 
 __all__ = ["Settling"]
 
@@ -26,7 +25,7 @@ class Settling(Parts):
             if claim.message_ids:
                 tx.run("claim", _numbered(fence, claim))
             if park:
-                tx.run("park", _lanes(fence) | {"ids": json_of(park)})
+                tx.run("park", _lanes(fence) | {"ids": list(park)})
 
         await self._database.relaxed(work)
 
@@ -35,8 +34,8 @@ class Settling(Parts):
             _require(tx, fence)
             if settlement.delivered:
                 _deliver(tx, fence, settlement.delivered, keep=self._keep)
-            for trouble in settlement.troubles:
-                _record(tx, fence, trouble)
+            if settlement.troubles:
+                _record(tx, fence, settlement.troubles)
             _take_out(tx, fence, settlement)
 
         for trouble in settlement.troubles:
@@ -45,10 +44,10 @@ class Settling(Parts):
 
 
 def _require(tx: Transaction, fence: Fence) -> None:
-    """The write lock is held, so what is true now stays true until the commit."""
+    """What is true now stays true until the commit: the lanes are locked."""
     owned = {
         partition: epoch
-        for partition, relay_id, epoch in tx.rows("lanes", {"destination": fence.destination})
+        for partition, relay_id, epoch in tx.rows("fence", _lanes(fence))
         if relay_id == str(fence.relay_id)
     }
     if lost := {partition for partition, epoch in fence.epochs.items() if owned.get(partition) != epoch}:
@@ -59,7 +58,7 @@ def _lanes(fence: Fence) -> dict[str, object]:
     return {
         "relay_id": str(fence.relay_id),
         "destination": fence.destination,
-        "partitions": json_of(fence.epochs),
+        "partitions": list(fence.epochs),
     }
 
 
@@ -73,7 +72,7 @@ def _numbered(fence: Fence, claim: Claim) -> dict[str, object]:
 
 
 def _deliver(tx: Transaction, fence: Fence, ids: Sequence[int], *, keep: Keep) -> None:
-    asked = _lanes(fence) | {"ids": json_of(ids), "keep": keep}
+    asked = _lanes(fence) | {"ids": list(ids), "keep": keep}
     if keep != "off":
         tx.run("keep_delivered", asked)
     else:
@@ -81,19 +80,23 @@ def _deliver(tx: Transaction, fence: Fence, ids: Sequence[int], *, keep: Keep) -
     tx.run("close_delivered", asked)
 
 
-def _record(tx: Transaction, fence: Fence, trouble: Trouble) -> None:
-    """Close the message or let it wait. The journal gets its line only where something changed."""
-    asked = _lanes(fence) | _values(trouble)
+def _record(tx: Transaction, fence: Fence, troubles: Sequence[Trouble]) -> None:
+    """Close each message or let it wait. The journal gets its line only where something changed."""
+    lanes = _lanes(fence)
+    names = dict(tx.rows("names", lanes | {"ids": [trouble.message_id for trouble in troubles]}))
+    for trouble in troubles:
+        asked = lanes | _values(trouble)
+        action = action_of(trouble)
+        if _changed(tx, trouble, asked) and action is not None:
+            told = {"message_id": names[trouble.message_id], "action": action.value}
+            tx.run("journal_trouble", asked | told)
+
+
+def _changed(tx: Transaction, trouble: Trouble, asked: dict[str, object]) -> bool:
     if trouble.state is State.PENDING:
-        changed = tx.rows("trouble_wait", asked)
-    else:
-        tx.run("trouble_keep", asked)
-        changed = tx.rows("trouble_close", asked)
-    action = action_of(trouble)
-    if action is None:
-        return
-    for (message_id,) in changed:
-        tx.run("journal_trouble", asked | {"message_id": message_id, "action": action.value})
+        return tx.run("trouble_wait", asked) > 0
+    tx.run("trouble_keep", asked)
+    return tx.run("trouble_close", asked) > 0
 
 
 def _values(trouble: Trouble) -> dict[str, object]:
@@ -116,7 +119,7 @@ def _storable(text: str | None) -> str | None:
 def _take_out(tx: Transaction, fence: Fence, settlement: Settlement) -> None:
     relay_id = str(fence.relay_id)
     if settlement.finished:
-        tx.run("claims_finish", {"relay_id": relay_id, "numbers": json_of(settlement.finished)})
+        tx.run("claims_finish", {"relay_id": relay_id, "numbers": list(settlement.finished)})
     if settlement.touched:
         gone = {*settlement.delivered, *(t.message_id for t in settlement.troubles), *settlement.returned}
         touched = [claim for claim in claims_of(tx, [relay_id]) if claim.number in settlement.touched]

@@ -8,9 +8,9 @@ import msgspec
 
 from pillarbox.message import Message
 from pillarbox.protocols import Claim, Inherited, Lane
-from pillarbox.stores.sqlite.claims import StoredClaim, claims_of, trim
-from pillarbox.stores.sqlite.connection import Transaction
-from pillarbox.stores.sqlite.rows import json_of, message_of
+from pillarbox.stores.stepwise.claims import StoredClaim, claims_of, trim
+from pillarbox.stores.stepwise.parts import Transaction
+from pillarbox.stores.stepwise.rows import json_of, messages_of
 
 __all__ = ["Taking", "take_over"]
 
@@ -26,22 +26,23 @@ class Taking(msgspec.Struct, frozen=True):
 
 
 def take_over(tx: Transaction, taking: Taking) -> tuple[Sequence[Lane], Sequence[Inherited]]:
-    """All of it under the write lock: nobody else takes, claims or settles meanwhile."""
+    """The lanes stay locked to the end: nobody else takes them, or claims or settles in them, meanwhile."""
     owners = _free_lanes(tx, taking)
     if not owners:
         return (), ()
-    asked = {"relay_id": taking.relay_id, "destination": taking.destination, "partitions": json_of(owners)}
-    lanes = [Lane(taking.destination, *row) for row in sorted(tx.rows("lanes_take", asked))]
+    asked = {"relay_id": taking.relay_id, "destination": taking.destination, "partitions": sorted(owners)}
+    tx.run("lanes_take", asked)
+    lanes = [Lane(taking.destination, partition, epoch) for partition, _, epoch in sorted(tx.rows("fence", asked))]
     dead = {owner for owner in owners.values() if owner not in (None, taking.relay_id)}
     inherited = _inherit(tx, taking, claims_of(tx, [*dead, taking.relay_id]), asked)
-    tx.run("relays_remove", {"relay_ids": json_of(dead)})
+    tx.run("relays_remove", {"relay_ids": sorted(dead)})
     return lanes, inherited
 
 
 def _free_lanes(tx: Transaction, taking: Taking) -> Mapping[int, str | None]:
     """The lanes that nobody alive owns, or that are the relay's own, with the owner they had."""
     asked = {
-        "relay_id": taking.relay_id, "destination": taking.destination, "partitions": json_of(taking.partitions),
+        "relay_id": taking.relay_id, "destination": taking.destination, "partitions": list(taking.partitions),
         "lease": taking.lease,
     }  # fmt: skip
     tx.run("lanes_create", asked)
@@ -52,7 +53,7 @@ def _inherit(
     tx: Transaction, taking: Taking, claims: Sequence[StoredClaim], lanes: Mapping[str, object]
 ) -> Sequence[Inherited]:
     strikes = _strikes(claims)
-    messages = [message_of(row) for row in tx.rows("claimed", {**lanes, "ids": json_of(strikes)})]
+    messages = messages_of(tx.rows("claimed", {**lanes, "ids": list(strikes)}))
     moved = {message.id for message in messages}
     trim(tx, claims, keep=lambda id_: id_ not in moved)
     inherited = _grouped(messages, strikes, first=taking.claim_number)

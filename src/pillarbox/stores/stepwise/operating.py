@@ -10,9 +10,9 @@ from pillarbox.journal import Action
 from pillarbox.message import Message, State
 from pillarbox.protocols import InboxFailure, InboxSelection, Moved, Pause, Selection
 from pillarbox.stores.operations import able_states, refused
-from pillarbox.stores.sqlite.asking import Asking, found
-from pillarbox.stores.sqlite.connection import Transaction
-from pillarbox.stores.sqlite.rows import json_of, microseconds, span, time_of
+from pillarbox.stores.stepwise.asking import Asking, found
+from pillarbox.stores.stepwise.parts import Transaction
+from pillarbox.stores.stepwise.rows import microseconds, span, time_of
 
 __all__ = ["Operating"]
 
@@ -96,7 +96,7 @@ class Operating(Asking):
         return await self._database.writing(work)
 
     async def pauses(self) -> Sequence[Pause]:
-        rows = await self._database.reading(lambda tx: tx.rows("pauses"))
+        rows = await self._database.rows("pauses")
         return [Pause(destination=name, by=by, at=time_of(at), reason=reason) for name, by, at, reason in rows]
 
 
@@ -118,8 +118,8 @@ def _reopened(
     return _told(tx, action, selection, messages, by=by)
 
 
-def _ids(messages: Sequence[Message]) -> str:
-    return json_of([message.id for message in messages])
+def _ids(messages: Sequence[Message]) -> list[int]:
+    return [message.id for message in messages]
 
 
 def _told(
@@ -161,15 +161,17 @@ def _note(
 
 
 def _purged(tx: Transaction, ids: Sequence[int]) -> int:
-    asked = {"ids": json_of(ids)}
+    asked = {"ids": list(ids)}
     tx.run("purge_journal", asked)
     return tx.run("forget_closed", asked)
 
 
 def _inbox_failures(tx: Transaction, selection: InboxSelection, limit: int) -> list[InboxFailure]:
-    ids = None if selection.message_ids is None else json_of(selection.message_ids)
-    error = None if selection.error is None else selection.error.casefold()
-    asked = {"consumer": selection.consumer, "message_ids": ids, "error": error, "limit": limit}
+    asked = {
+        "consumer": selection.consumer, "all_ids": selection.message_ids is None,
+        "message_ids": list(selection.message_ids or ()),
+        "error": None if selection.error is None else selection.error.casefold(), "limit": limit,
+    }  # fmt: skip
     return [
         InboxFailure(
             consumer=row[0], source=row[1], message_id=row[2], attempts=row[3], error=row[4],

@@ -1,0 +1,4 @@
+-- Removes everything, messages included.
+drop view if exists pillarbox_messages;
+drop table if exists pillarbox_outbox, pillarbox_history, pillarbox_claim, pillarbox_lane, pillarbox_relay,
+    pillarbox_destination, pillarbox_journal, pillarbox_inbox, pillarbox_slot, pillarbox_schema;

@@ -131,10 +131,10 @@ DUE, BLOCKED = (f"SCAN pillarbox_outbox USING INDEX pillarbox_outbox_{name}_idx"
 WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED]}
 """These go through an index that holds troubled messages alone."""
 COUNTS = {"count_fresh", "count_due", "count_blocked", "count_closed"}
-"""These hop from one destination to the next in an index, and look at so many messages of each."""
+"""These look at so many messages of a destination, or of a way to end."""
 SORTS = dict.fromkeys(COUNTS, 1)
 SORTS |= {"read_due": 2, "find_ended": 1, "find_held": 1, "journal_latest": 1, "journal_of": 2}
-SORTS |= {"attempts_failed": 1, "claims_old": 1, "oldest_due": 1}
+SORTS |= {"attempts_failed": 1, "claims_old": 1, "oldest_due": 1, "places": 2}
 """How many sorts a statement may need: of rows that its limit, or the few there are, already bounds."""
 
 

@@ -53,10 +53,10 @@ class Step(msgspec.Struct, frozen=True):
     record: str | None
     """None where the script removes the version table itself."""
 
-    def sql(self, names: Names) -> str:
+    def sql(self, names: Names, *, quote: str = '"') -> str:
         """The script and its record, under the configured names."""
         parts = [self.script.strip()] if self.record is None else [self.script.strip(), self.record]
-        return names.applied("\n\n".join(parts))
+        return names.applied("\n\n".join(parts), quote=quote)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ def read_migrations(folder: Traversable) -> tuple[Migration, ...]:
 
 
 def shipped(store: str) -> tuple[Migration, ...]:
-    """The migrations of a store of this release: `"postgres"` or `"sqlite"`."""
+    """The migrations of a store of this release: `"postgres"`, `"sqlite"` or `"mariadb"`."""
     return read_migrations(files("pillarbox.stores") / store / "migrations")
 
 

@@ -50,4 +50,8 @@ def schema_at(url: StoreUrl, *, names: Names, migrations: Sequence[Migration] | 
             from pillarbox.stores.sqlite.schema import SqliteSchema
 
             return SqliteSchema(url, names=names, migrations=migrations)
+        case "mysql":
+            from pillarbox.stores.mariadb.schema import MariadbSchema
+
+            return MariadbSchema(url, names=names, migrations=migrations)
     raise ConfigError(f"A {url.scheme} store has no tables that Pillarbox makes; schema commands do not apply to it.")

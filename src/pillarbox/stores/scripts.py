@@ -10,7 +10,7 @@ from pillarbox.errors import ConfigError
 from pillarbox.names import Names
 from pillarbox.stores.migrations import Migration, Plan, latest_version, plan, shipped
 
-__all__ = ["latest", "script", "statements"]
+__all__ = ["latest", "script", "split", "statements"]
 
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 _END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|;", re.DOTALL)
@@ -19,7 +19,8 @@ _END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|;", re.DOTALL)
 def script(scheme: str, *, names: Names, start: int = 0, end: int | None = None, down: bool = False) -> str:
     """One transaction from version `start` up to `end`, by default the latest; with `down`, the way back.
 
-    Stops at its first error when run with `psql -v ON_ERROR_STOP=1`, or by `sqlite3 -bail`.
+    Stops at its first error when run with `psql -v ON_ERROR_STOP=1`, or by `sqlite3 -bail`. MySQL commits after each
+    statement, stops by itself, and can run it again.
     """
     migrations = _migrations(scheme)
     _check_names(scheme, names)
@@ -38,7 +39,7 @@ def statements(scheme: str, *, names: Names, since: int, to: int | None = None) 
     migrations = _migrations(scheme)
     _check_names(scheme, names)
     way = plan(migrations, current=since, target=len(migrations) if to is None else to)
-    return [statement for step in way.steps for statement in _split(step.sql(names))]
+    return [statement for step in way.steps for statement in split(step.sql(names, quote=_quote(scheme)))]
 
 
 def latest(scheme: str) -> int:
@@ -51,7 +52,7 @@ def _migrations(scheme: str) -> Sequence[Migration]:
 
 
 def _folder(scheme: str) -> str:
-    folder = {"postgresql": "postgres", "sqlite": "sqlite"}.get(scheme)
+    folder = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mariadb"}.get(scheme)
     if folder is None:
         raise ConfigError(f"A {scheme} store has no tables that Pillarbox makes, so there is no SQL for it.")
     return folder
@@ -62,7 +63,7 @@ def _check_names(scheme: str, names: Names) -> None:
         raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
 
 
-def _split(script: str) -> Iterator[str]:
+def split(script: str) -> Iterator[str]:
     """At semicolons that end a statement: not in comments, texts, or the body of a function."""
     plain = _COMMENT.sub("", script)
     start = 0
@@ -76,6 +77,9 @@ def _split(script: str) -> Iterator[str]:
 
 def _parts(scheme: str, way: Plan, names: Names) -> Iterator[str]:
     yield f"-- Pillarbox schema for {scheme}, from version {way.current} to {way.target}."
+    if scheme == "mysql":
+        yield from _mysql_parts(way, names)
+        return
     yield "begin immediate;" if scheme == "sqlite" else "begin;"
     if names.schema is not None:
         if way.target > way.current == 0:
@@ -85,3 +89,15 @@ def _parts(scheme: str, way: Plan, names: Names) -> Iterator[str]:
         yield f"\n-- {step.version:04}_{step.name}"
         yield step.sql(names)
     yield "\ncommit;"
+
+
+def _mysql_parts(way: Plan, names: Names) -> Iterator[str]:
+    if names.schema is not None and way.target > way.current == 0:
+        yield f"create database if not exists `{names.schema}` character set utf8mb4 collate utf8mb4_bin;"
+    for step in way.steps:
+        yield f"\n-- {step.version:04}_{step.name}"
+        yield step.sql(names, quote="`")
+
+
+def _quote(scheme: str) -> str:
+    return "`" if scheme == "mysql" else '"'

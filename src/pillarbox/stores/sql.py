@@ -12,14 +12,17 @@ __all__ = ["Statements"]
 class Statements:
     """The statements of one store, with the configured names in them. Each is read once."""
 
-    def __init__(self, package: str, names: Names) -> None:
+    def __init__(self, package: str, names: Names, *, quote: str = '"') -> None:
+        self._quote = quote
         self._folder = files(package) / "sql"
         self._names = names
         self._texts: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
         if name not in self._texts:
-            self._texts[name] = self._names.applied((self._folder / f"{name}.sql").read_text("utf-8"))
+            self._texts[name] = self._names.applied(
+                (self._folder / f"{name}.sql").read_text("utf-8"), quote=self._quote
+            )
         return self._texts[name]
 
     def filled(self, name: str, where: str) -> str:

@@ -58,9 +58,12 @@ class Asking(Parts):
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         def work(tx: Transaction) -> Sequence[Count]:
-            limits = dict.fromkeys(_COUNTS, limit) | {"count_closed": min(limit, ROWS_LOOKED_UP)}
-            looks = {name: [_count(row) for row in tx.rows(name, {"limit": most})] for name, most in limits.items()}
-            return added(count for name, look in looks.items() for count in marked(look, limit=limits[name]))
+            closed = min(limit, ROWS_LOOKED_UP)
+            looks = [marked([_count(row) for row in tx.rows("count_closed", {"limit": closed})], limit=closed)]
+            for (destination,) in tx.rows("places"):
+                asked = {"destination": destination, "limit": limit}
+                looks += [marked([_count(row) for row in tx.rows(name, asked)], limit=limit) for name in _COUNTS]
+            return added(count for look in looks for count in look)
 
         return await self._database.reading(work)
 

@@ -28,7 +28,7 @@ create table if not exists pillarbox_outbox (
     blocked_key    varbinary(1024) generated always as (case when waits in ('retry', 'parked', 'held') then `key` end) virtual,
     primary key (id),
     -- Fresh messages of a lane in order, for they have no time; and those that wait for one, by time.
-    index pillarbox_outbox_waiting_idx (destination, `partition`, waits, available_at, id),
+    index pillarbox_outbox_waiting_idx (waits, destination, `partition`, available_at, id),
     index pillarbox_outbox_blocked_idx (destination, `partition`, blocked_key, id)
 ) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
 

@@ -1,18 +1,8 @@
--- How many fresh messages each destination has, looking at no more than so many of each.
-with recursive place (destination) as (
-    select min(destination) from pillarbox_outbox where waits is null
-    union all
-    select (select min(o.destination) from pillarbox_outbox as o where o.waits is null and o.destination > place.destination)
-      from place
-     where place.destination is not null
-)
-select m.destination, m.topic, case when m.id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
-       1 as due, count(*), min(m.created_at)
-  from place
- cross join pillarbox_outbox as m
-    on m.id in (
-        select o.id from pillarbox_outbox as o
-         where o.destination = place.destination and o.waits is null
-         limit :limit
-       )
- group by m.destination, m.topic, state, due
+-- How many fresh messages a destination has, looking at no more than so many.
+select destination, topic,
+       case when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       1 as due, count(*), min(created_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits is null
+         limit :limit)
+ group by destination, topic, state, due

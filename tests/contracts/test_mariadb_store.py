@@ -1,0 +1,154 @@
+"""The MariaDB store keeps the contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+import pytest
+
+from pillarbox.clock import FrozenClock
+from pillarbox.message import Message
+from pillarbox.names import Names
+from pillarbox.protocols import Accept, InboxAsk, Insert, Store
+from pillarbox.stores.mariadb import MariadbStore
+from pillarbox.stores.schema import schema_at
+from pillarbox.stores.urls import store_url
+from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.inbox_samples import inbox_failure
+from pillarbox.testing.store_contract import StoreContract
+from pillarbox.writers.pymysql import PymysqlWriter
+from tests.mariadb_server import connected, scratch_mariadb
+
+T = TypeVar("T")
+_FILLED = ("outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox")
+
+
+class _Transaction:
+    """In a thread: what waits for a lock must not keep the store from letting go of it."""
+
+    def __init__(self, connection: Any, names: Names) -> None:
+        self._connection = connection
+        self._names = names
+
+    async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
+        batch = Insert(names=self._names, messages=messages, delay=delay)
+        await asyncio.to_thread(PymysqlWriter(self._connection).insert, batch)
+
+    async def commit(self) -> None:
+        await asyncio.to_thread(self._connection.commit)
+
+    async def rollback(self) -> None:
+        await asyncio.to_thread(self._connection.rollback)
+
+
+class MariadbHarness(StoreHarness):
+    """Tables of its own. MariaDB stamps the rows of an insert, so the clock stands at the real time."""
+
+    def __init__(self, url: str, names: Names) -> None:
+        self.clock = FrozenClock(datetime.now(UTC))
+        self._url = url
+        self._names = names
+        self._opened: list[MariadbStore] = []
+
+    async def start(self) -> None:
+        """Making tables takes MariaDB long: they stay from test to test, and are emptied."""
+        await schema_at(store_url(self._url), names=self._names).install()
+        self.store = await self.second()
+
+    async def stop(self) -> None:
+        for store in self._opened:
+            await store.close()
+        await self._committed(self._empty)
+
+    def _empty(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            for table in _FILLED:
+                cursor.execute(f"delete from {self._names.table(table, quote='`')}")
+
+    def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[HarnessTransaction]:
+        with closing(connected(self._url)) as connection:
+            connection.begin()
+            yield _Transaction(connection, self._names)
+            connection.rollback()
+
+    async def second(self) -> Store:
+        return await self.with_keep("full")
+
+    async def restart(self) -> Store:
+        return await self.second()
+
+    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+        store = MariadbStore(
+            self._url,
+            schema=self._names.schema,
+            prefix=self._names.prefix,
+            clock=self.clock,
+            keep=keep,
+            connections=2,
+        )
+        await store.open()
+        self._opened.append(store)
+        return store
+
+    async def accept(self, consumer: str, source: str, message_id: str) -> bool:
+        accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
+        return bool(await self._asked(accept))
+
+    async def fail_inbox(
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+    ) -> None:
+        await self._asked(inbox_failure(self._names, consumer, message_id, error, content))
+
+    async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
+        at = int(self.clock.now().timestamp() * 1_000_000)
+
+        def left(connection: Any) -> None:
+            with connection.cursor() as cursor:
+                table = self._names.table("inbox", quote="`")
+                cursor.execute(
+                    f"insert into {table} (consumer, source, message_id, status, status_at)"
+                    " values (%s, %s, %s, 'started', %s)",
+                    (consumer, source, message_id, at),
+                )
+
+        await self._committed(left)
+
+    async def _asked(self, ask: InboxAsk) -> Any:
+        return await self._committed(lambda connection: PymysqlWriter(connection).ask(ask))
+
+    async def _committed(self, work: Callable[[Any], T]) -> T:
+        def whole() -> T:
+            with closing(connected(self._url)) as connection:
+                connection.begin()
+                result = work(connection)
+                connection.commit()
+                return result
+
+        return await asyncio.to_thread(whole)
+
+
+@pytest.fixture(scope="module")
+def tables_url(mariadb_server: str) -> Iterator[str]:
+    with scratch_mariadb(mariadb_server) as url:
+        yield url
+
+
+class TestMariadbStore(StoreContract):
+    """Under names of its own: a statement that forgot them would find no table."""
+
+    @pytest.fixture
+    async def harness(self, tables_url: str) -> AsyncIterator[MariadbHarness]:
+        harness = MariadbHarness(tables_url, Names(prefix="shop_box_"))
+        try:
+            await harness.start()
+            yield harness
+        finally:
+            await harness.stop()

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from crash.backends import postgres, sqlite
+from crash.backends import mariadb, postgres, sqlite
 from crash.mine import Mine
 from crash.parcels import Parcel
 from pillarbox.names import Names
@@ -58,6 +58,7 @@ BACKENDS: Final[Mapping[str, Backend]] = MappingProxyType(
     {
         "sqlite": Backend(served=sqlite.served, reopened=sqlite.SqlitePlace, wire=sqlite.wire),
         "postgres": Backend(served=postgres.served, reopened=postgres.PostgresPlace, wire=postgres.wire),
+        "mariadb": Backend(served=mariadb.served, reopened=mariadb.MariadbPlace, wire=mariadb.wire),
     }
 )
 """By the name that people type."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
-from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from crash.backends.threads import Threads
 from crash.mine import Mine
 from crash.parcels import Parcel
 from pillarbox.names import Names
@@ -85,15 +84,8 @@ class _Connection(sqlite3.Connection):
         return cursor
 
 
-class _Threads(ThreadPoolExecutor):
-    """Work keeps the context of whoever asked for it: a statement belongs to a call."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(copy_context().run, partial(fn, *args, **kwargs))
-
-
 def wire(mine: Mine) -> None:
     """Every connection of this process tells the mine."""
     _Connection.mine = mine
     sqlite3.connect = partial(sqlite3.connect, factory=_Connection)  # type: ignore[assignment]
-    product.ThreadPoolExecutor = _Threads  # type: ignore[attr-defined]
+    product.ThreadPoolExecutor = Threads  # type: ignore[attr-defined]

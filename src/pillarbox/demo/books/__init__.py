@@ -65,5 +65,9 @@ def book_at(url: StoreUrl, *, names: Names) -> Book:
         case "postgresql":
             from pillarbox.demo.books.postgres import PostgresBook
 
-            return PostgresBook(url.dsn, names=names)
-    raise ConfigError(f"The demo runs on sqlite:// and postgresql:// stores, not on {url.scheme}://.")
+            return PostgresBook(url, names=names)
+        case "mysql":
+            from pillarbox.demo.books.mariadb import MariadbBook
+
+            return MariadbBook(url, names=names)
+    raise ConfigError(f"The demo runs on sqlite://, postgresql:// and mysql:// stores, not on {url.scheme}://.")

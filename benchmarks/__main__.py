@@ -7,19 +7,21 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from benchmarks import monitor, store, telemetry, write
+from benchmarks import monitor, store, store_mariadb, telemetry, write
 from benchmarks.brokers.kafka import kafka
 from benchmarks.brokers.nats import nats
 from benchmarks.brokers.rabbitmq import rabbitmq
 from benchmarks.brokers.redis import redis
 from benchmarks.consumer.nats import nats as consumer_nats
 from benchmarks.consumer.rabbitmq import rabbitmq as consumer_rabbitmq
+from benchmarks.django_models import django_models
 from benchmarks.domain_events import domain_events
 from benchmarks.measuring import talk
 from benchmarks.relay import burdens, churn, drain, flat, latency, memory, writes
 
 BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "store.drain": store.drain,
+    "store.drain_mariadb": store_mariadb.drain,
     "relay.drain": drain.drain,
     "relay.drain_sqlite": drain.drain_sqlite,
     "relay.poisoned_key": flat.poisoned_key,
@@ -47,6 +49,7 @@ BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "write.sqlalchemy": write.with_sqlalchemy,
     "write.bulk": write.in_bulk,
     "write.domain_events": domain_events,
+    "write.django": django_models,
 }
 
 

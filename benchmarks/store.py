@@ -14,13 +14,13 @@ from benchmarks.database import URL, fill, tables
 from benchmarks.measuring import at_least, compare
 from pillarbox.message import PARTITIONS
 from pillarbox.names import Names
-from pillarbox.protocols import Claim, Cursor, Fence, RelayInfo, Settlement
+from pillarbox.protocols import Claim, Cursor, Fence, RelayInfo, Settlement, Store
 from pillarbox.stores.postgres.store import PostgresStore
 
-__all__ = ["bare_loop", "drain"]
+__all__ = ["BATCH", "bare_loop", "drain", "rotated", "store_loop"]
 
 _MESSAGES: Final = 200_000
-_BATCH: Final = 1_000
+BATCH: Final = 1_000
 _LEASE: Final = timedelta(hours=1)
 
 _READ: Final = """
@@ -53,18 +53,18 @@ async def drain() -> None:
 
         async def ours() -> float:
             await fill(admin, names, messages=_MESSAGES)
-            return await _store_loop(names)
+            return await store_loop(PostgresStore(URL, schema=names.schema), expected=_MESSAGES)
 
         async def bare() -> float:
             await fill(admin, names, messages=_MESSAGES)
             return await bare_loop(names)
 
-        settings = {"messages": _MESSAGES, "batch": _BATCH, "partitions": PARTITIONS, "history": "full"}
+        settings = {"messages": _MESSAGES, "batch": BATCH, "partitions": PARTITIONS, "history": "full"}
         await compare("store.drain", ours=ours, bare=bare, wanted=at_least(0.75), settings=settings)
 
 
-async def _store_loop(names: Names) -> float:
-    store = PostgresStore(URL, schema=names.schema)
+async def store_loop(store: Store, *, expected: int) -> float:
+    """Read, claim and settle, one batch after the other, with nobody to send to."""
     await store.open()
     relay = RelayInfo(
         relay_id=uuid4(), service="bench", host="", pid=0, version="", destinations=["default"], reachable=["default"]
@@ -77,18 +77,18 @@ async def _store_loop(names: Names) -> float:
     elapsed = time.perf_counter() - started
     await store.leave(relay.relay_id)
     await store.close()
-    assert settled == _MESSAGES
+    assert settled == expected
     return settled / elapsed
 
 
-async def _claim_and_settle(store: PostgresStore, fence: Fence) -> int:
+async def _claim_and_settle(store: Store, fence: Fence) -> int:
     cursor: Cursor | None = None
     order, settled, number = list(range(PARTITIONS)), 0, 0
     while True:
-        reading = await store.read("default", partitions=order, cursor=cursor, limit=_BATCH)
+        reading = await store.read("default", partitions=order, cursor=cursor, limit=BATCH)
         if not reading.messages:
             return settled
-        number, cursor, order = number + 1, reading.cursor, _rotated(order)
+        number, cursor, order = number + 1, reading.cursor, rotated(order)
         ids = [message.id for message in reading.messages]
         own = fence.narrowed({message.partition for message in reading.messages})
         await store.claim(own, Claim(number, ids))
@@ -103,10 +103,10 @@ async def bare_loop(names: Names, *, expected: int = _MESSAGES) -> float:
     read, settle = names.applied(_READ), names.applied(_SETTLE)
     low, order, settled = dict.fromkeys(range(PARTITIONS), 0), list(range(PARTITIONS)), 0
     started = time.perf_counter()
-    while rows := await connection.fetch(read, order, [low[p] for p in order], _BATCH // 8, _BATCH):
+    while rows := await connection.fetch(read, order, [low[p] for p in order], BATCH // 8, BATCH):
         for row in rows:
             low[row[3]] = row[0]
-        order = _rotated(order)
+        order = rotated(order)
         await connection.execute(settle, [row[0] for row in rows])
         settled += len(rows)
     elapsed = time.perf_counter() - started
@@ -115,5 +115,6 @@ async def bare_loop(names: Names, *, expected: int = _MESSAGES) -> float:
     return settled / elapsed
 
 
-def _rotated(order: Sequence[int]) -> list[int]:
+def rotated(order: Sequence[int]) -> list[int]:
+    """Other lanes first."""
     return [*order[8:], *order[:8]]

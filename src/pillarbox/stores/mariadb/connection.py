@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 _NOW: Final = Sql("timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))")
 """The server's clock, whatever the session's time zone is."""
+_COMMENT: Final = re.compile(r"--[^\n]*\n")
 _NONE: Final = Sql("(null)")
 _READING: Final = (
     "set transaction isolation level repeatable read",
@@ -64,7 +66,7 @@ class Transaction:
 
     def united(self, name: str, each: list[dict[str, object]]) -> list[Any]:
         """The rows of one statement for several sets of values, in one snapshot: one question, and its answers."""
-        text = self._statements[name]
+        text = _COMMENT.sub("", self._statements[name])
         parts = [self._connection.cursor().mogrify(text, self._bound(values)) for values in each]
         return self._fetched(" union all ".join(parts), None)
 

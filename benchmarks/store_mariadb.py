@@ -1,0 +1,120 @@
+"""The MariaDB store alone: claim and settle, against a bare loop of the same statements."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from typing import Any, Final
+
+from benchmarks.database import KEYS, PAYLOAD
+from benchmarks.measuring import at_least, compare
+from benchmarks.store import BATCH, rotated, store_loop
+from pillarbox.message import PARTITIONS
+from pillarbox.names import Names
+from pillarbox.stores.mariadb import MariadbStore
+from pillarbox.stores.mariadb.driver import connected
+from pillarbox.stores.mariadb.schema import MariadbSchema
+from pillarbox.stores.urls import store_url
+
+__all__ = ["drain"]
+
+URL: Final = os.environ.get("PILLARBOX_TEST_MARIADB", "mysql://root@127.0.0.1:3306/test")
+_MESSAGES: Final = 50_000
+_LANES: Final = 8
+_TIMEOUT: Final = 60.0
+_FILL: Final = """
+    insert into pillarbox_outbox (message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type,
+                                  source, correlation_id, event_time)
+    select uuid(), 'default', conv(substr(md5(k), 1, 2), 16, 10) & 63, 'event', 'orders.placed', 'orders', k, %s,
+           'application/json', '/shop', 'c', timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))
+      from (with recursive s (i) as (select 1 union all select i + 1 from s where i < %s)
+            select concat('key-', i %% %s) as k from s order by i) as keyed"""
+_READ: Final = """
+    (select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source,
+            subject, correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error,
+            status_at
+       from pillarbox_outbox
+      where waits is null and destination = 'default' and `partition` = %s and available_at is null and id > %s
+      order by id limit %s)"""
+_KEEP: Final = """
+    insert into pillarbox_history (
+        id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source,
+        subject, correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at,
+        status)
+    select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source,
+           subject, correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error,
+           timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)), 'delivered'
+      from pillarbox_outbox where id in %s"""
+_CLOSE: Final = "delete from pillarbox_outbox where id in %s"
+
+
+async def drain() -> None:
+    """`store.drain_mariadb`: 50,000 messages, batches of 1,000, 64 partitions, full history."""
+    async with _tables(Names("pillarbox_bench_store")) as names:
+
+        async def ours() -> float:
+            await asyncio.to_thread(_fill, names)
+            return await store_loop(MariadbStore(URL, schema=names.schema), expected=_MESSAGES)
+
+        async def bare() -> float:
+            await asyncio.to_thread(_fill, names)
+            return await asyncio.to_thread(_bare_loop, names)
+
+        settings = {"messages": _MESSAGES, "batch": BATCH, "partitions": PARTITIONS, "history": "full"}
+        await compare("store.drain_mariadb", ours=ours, bare=bare, wanted=at_least(0.6), settings=settings)
+
+
+@asynccontextmanager
+async def _tables(names: Names) -> AsyncIterator[Names]:
+    """Freshly made tables in a database of their own; all of it goes afterwards."""
+    drop = f"drop database if exists `{names.schema}`"
+    await asyncio.to_thread(_run, drop)
+    try:
+        await MariadbSchema(store_url(URL), names=names).install()
+        yield names
+    finally:
+        await asyncio.to_thread(_run, drop)
+
+
+def _run(*statements: str, values: tuple[object, ...] | None = None) -> None:
+    with closing(connected(store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"set session {_DEEP[connection.get_server_info().find('MariaDB') >= 0]} = 10000000")
+        for statement in statements:
+            cursor.execute(statement, values)
+
+
+_DEEP: Final = ("cte_max_recursion_depth", "max_recursive_iterations")
+
+
+def _fill(names: Names) -> None:
+    _run(*(f"truncate {names.table(table, quote='`')}" for table in ("outbox", "history", "claim")))
+    _run(names.applied(_FILL, quote="`"), values=(PAYLOAD, _MESSAGES, KEYS))
+
+
+def _bare_loop(names: Names) -> float:
+    """What nobody can beat: read rows, copy them into history and delete them, on one connection."""
+    read, keep, close = (names.applied(sql, quote="`") for sql in (_READ, _KEEP, _CLOSE))
+    low, order, settled, empty = dict.fromkeys(range(PARTITIONS), 0), list(range(PARTITIONS)), 0, 0
+    with closing(connected(store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
+        started = time.perf_counter()
+        while empty < PARTITIONS // _LANES:
+            values: list[Any] = [value for lane in order[:_LANES] for value in (lane, low[lane], BATCH // _LANES)]
+            cursor.execute(" union all ".join([read] * _LANES), values)
+            rows = cursor.fetchall()
+            order = rotated(order)
+            empty = 0 if rows else empty + 1
+            if not rows:
+                continue
+            for row in rows:
+                low[row[3]] = row[0]
+            connection.begin()
+            cursor.execute(keep, ([row[0] for row in rows],))
+            cursor.execute(close, ([row[0] for row in rows],))
+            connection.commit()
+            settled += len(rows)
+        elapsed = time.perf_counter() - started
+    assert settled == _MESSAGES
+    return settled / elapsed

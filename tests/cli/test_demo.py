@@ -26,6 +26,7 @@ from pillarbox.demo.script import ConsumerDown, ConsumerUp, KillRelay, Progress,
 from pillarbox.demo.story import POISON, Story, attempts
 from tests.cli.demonstrating import FIELDS, ORDERS, check, demo, needs_proc, processes_in, running, until
 from tests.cli.program import PROGRAM, environment, forbid_imports, pillarbox
+from tests.mariadb_server import connected
 
 # --- the judge -----------------------------------------------------------------------------------
 
@@ -175,6 +176,15 @@ def test_the_demo_on_postgresql_leaves_nothing_behind(postgres_url: str, tmp_pat
         assert connection.execute("select 1 from pg_namespace where nspname like 'pillarbox_demo%'").fetchall() == []
 
 
+def test_the_demo_on_mariadb_leaves_nothing_behind(mariadb_url: str, tmp_path: Path) -> None:
+    ran = demo("--seed", "5", "--json", "--store", mariadb_url, folder=tmp_path)
+
+    check(ran)
+    assert list(tmp_path.iterdir()) == []
+    with closing(connected(mariadb_url)) as connection, connection.cursor() as cursor:
+        assert cursor.execute("show databases like 'pillarbox_demo%'") == 0
+
+
 # --- looking at it, and stopping it --------------------------------------------------------------
 
 
@@ -281,7 +291,7 @@ def comes_true(condition: Callable[[], bool]) -> None:
     ("arguments", "words"),
     [
         (["--store", "sqlite:///there.db"], "not there yet"),
-        (["--store", "memory://"], "sqlite:// and postgresql://"),
+        (["--store", "memory://"], "sqlite://, postgresql:// and mysql://"),
         (["--to", "https://127.0.0.1/orders"], "http://127.0.0.1:PORT"),
         (["--to", "http://example.com/orders"], "127.0.0.1 or localhost"),
         (["--to", "http://127.0.0.1:99999/"], "between 1 and 65535"),

@@ -7,7 +7,9 @@ import click
 from pillarbox.cli.output import OutputFormat, output_option, show
 from pillarbox.cli.target import Target, target_options
 from pillarbox.errors import ConfigError
-from pillarbox.stores.postgres.grants import Role, grants
+from pillarbox.stores.mariadb.grants import grants as mariadb_grants
+from pillarbox.stores.postgres.grants import Role
+from pillarbox.stores.postgres.grants import grants as postgres_grants
 from pillarbox.stores.scripts import script
 
 __all__ = ["print_grants", "print_sql"]
@@ -61,11 +63,14 @@ def print_grants(
     viewer: str | None,
     output: OutputFormat,
 ) -> None:
-    """Print the GRANTs that give database roles the least they need, without connecting. PostgreSQL only."""
-    if target.url.scheme != "postgresql":
-        raise ConfigError(f"A {target.url.scheme} store has no roles; grants are for postgresql:// stores.")
+    """Print the GRANTs that give database roles the least they need, without connecting. Not for SQLite."""
+    granted = {"postgresql": postgres_grants, "mysql": mariadb_grants}.get(target.url.scheme)
+    if granted is None:
+        raise ConfigError(
+            f"A {target.url.scheme} store has no roles; grants are for postgresql:// and mysql:// stores."
+        )
     given: dict[Role, str | None] = {
         "writer": writer, "consumer": consumer, "relay": relay, "operator": operator, "viewer": viewer,
     }  # fmt: skip
-    text = grants({role: name for role, name in given.items() if name is not None}, names=target.names)
+    text = granted({role: name for role, name in given.items() if name is not None}, names=target.names)
     show({"sql": text}, text=text, output=output)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from pillarbox.demo.director import Ending
 from pillarbox.demo.judge import Verdict
 from pillarbox.demo.stage import Stage
+from pillarbox.stores.urls import StoreUrl
 
 __all__ = ["told"]
 
@@ -72,7 +74,16 @@ def _store_command(stage: Stage) -> str:
     query = _FAILED.format(messages=place.names.table("messages").replace('"', ""))
     if place.url.scheme == "sqlite":
         return f"sqlite3 {shlex.quote(place.url.path)} {shlex.quote(query)}"
+    if place.url.scheme == "mysql":
+        return _mysql_command(place.url, query)
     return f"psql {shlex.quote(place.url.redacted)} -c {shlex.quote(query)}"
+
+
+def _mysql_command(url: StoreUrl, query: str) -> str:
+    parts = urlsplit(url.redacted)
+    password = " -p" if parts.password else ""
+    host = f"-h {parts.hostname or '127.0.0.1'} -P {parts.port or 3306}"
+    return f"mysql {host} -u {shlex.quote(parts.username or '')}{password} -e {shlex.quote(query)}"
 
 
 def _ledger_command(stage: Stage) -> str:

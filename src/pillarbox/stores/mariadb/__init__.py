@@ -1,7 +1,1 @@
-"""The store on MariaDB and MySQL."""
-
-from __future__ import annotations
-
-from pillarbox.stores.mariadb.store import MariadbStore
-
-__all__ = ["MariadbStore"]
+"""The MariaDB and MySQL store: `pillarbox.stores.mariadb.store`. Importing this package needs no driver."""

@@ -28,6 +28,7 @@ _NOW: Final = Sql("timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))")
 """The server's clock, whatever the session's time zone is."""
 _COMMENT: Final = re.compile(r"--[^\n]*\n")
 _NONE: Final = Sql("(null)")
+_PAYLOAD: Final = "case when %(payloads)s then payload when payload is not null then '' end"
 _READING: Final = (
     "set transaction isolation level repeatable read",
     "start transaction with consistent snapshot, read only",
@@ -61,7 +62,11 @@ class Transaction:
         if selection is None:
             return self._fetched(self._statements[name], self._bound(values))
         where, chosen = selected(selection)
-        sql = self._statements.filled(name, where) + ("   for update" if self._locked else "")
+        sql = self._statements.filled(name, where)
+        if self._locked:
+            sql += "   for update"
+        elif not values.get("payloads", True):  # a viewer has no right even to name that column
+            sql = sql.replace(_PAYLOAD, "''")
         return self._fetched(sql, self._bound(values) | self._bound(chosen))
 
     def united(self, name: str, each: list[dict[str, object]]) -> list[Any]:

@@ -1,0 +1,223 @@
+"""What the contract does not ask of the MariaDB store: plans, lost connections, conflicts, clocks."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from typing import Any
+
+import pymysql
+import pytest
+
+from pillarbox import Outbox
+from pillarbox.errors import SchemaMissing, SchemaNewer, StoreUnavailable
+from pillarbox.names import Names
+from pillarbox.stores.mariadb.connection import Transaction
+from pillarbox.stores.mariadb.driver import _arguments
+from pillarbox.stores.mariadb.schema import MariadbSchema
+from pillarbox.stores.mariadb.store import MariadbStore
+from pillarbox.stores.sql import Statements
+from pillarbox.stores.urls import store_url
+from tests.mariadb_server import connected
+
+STATEMENTS = sorted(file.name.removesuffix(".sql") for file in (files("pillarbox.stores.mariadb") / "sql").iterdir())
+FEW = 400
+
+
+@pytest.fixture
+async def store(mariadb_url: str) -> AsyncIterator[MariadbStore]:
+    await MariadbSchema(store_url(mariadb_url), names=Names()).install()
+    store = MariadbStore(mariadb_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def publish(url: str, *, count: int = 1, session: str | None = None) -> None:
+    with closing(connected(url)) as connection, connection.cursor() as cursor:
+        if session is not None:
+            cursor.execute(session)
+        for number in range(count):
+            Outbox(routes="orders", source="/shop").publish(
+                connection, {"n": number}, type="orders.placed", topic="orders", key=f"k{number}"
+            )
+        connection.commit()
+
+
+def fetched(url: str, sql: str) -> list[Any]:
+    with closing(connected(url, autocommit=True)) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def plan(url: str, name: str) -> list[tuple[str | None, str | None]]:
+    """The tables and indexes that the server would use, in order."""
+    sql = Statements("pillarbox.stores.mariadb", Names(), quote="`")[name]
+    values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", sql), 3)
+    values |= {name: [3, 5] for name in ("ids", "partitions", "skip", "numbers") if name in values}
+    values |= {"destination": "orders", "waits": "retry", "key": "k3"}
+    with closing(connected(url)) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(f"explain {sql}", values)
+        return [(row["table"], row["key"]) for row in cursor.fetchall()]
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("read_ahead", "pillarbox_outbox_waiting_idx"),
+        ("due_ahead", "pillarbox_outbox_waiting_idx"),
+        ("read_key", "pillarbox_outbox_blocked_idx"),
+        ("read", "PRIMARY"),
+        ("keep_delivered", "PRIMARY"),
+        ("close_delivered", "PRIMARY"),
+        ("park", "PRIMARY"),
+        ("trouble_wait", "PRIMARY"),
+        ("claimed", "PRIMARY"),
+    ],
+)
+async def test_a_hot_statement_goes_through_its_index(
+    mariadb_url: str, store: MariadbStore, name: str, index: str
+) -> None:
+    publish(mariadb_url, count=FEW)
+    fetched(mariadb_url, "update pillarbox_outbox set waits = 'retry', available_at = id where id % 3 = 0")
+    fetched(mariadb_url, "analyze table pillarbox_outbox")
+
+    used = [key for table, key in plan(mariadb_url, name) if table == "pillarbox_outbox"]
+
+    assert used == [index]
+
+
+async def test_every_statement_is_used() -> None:
+    package = files("pillarbox.stores")
+    texts = [
+        file.read_text() for part in ("stepwise", "mariadb") for file in (package / part).iterdir() if file.is_file()
+    ]
+
+    assert [name for name in STATEMENTS if not any(f'"{name}"' in text for text in texts)] == []
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_was_killed_is_told_and_replaced(mariadb_url: str, store: MariadbStore) -> None:
+    publish(mariadb_url)
+    cursor = (await store.read("orders", partitions=range(64), cursor=None, limit=10)).cursor
+    with closing(connected(mariadb_url, autocommit=True)) as connection, connection.cursor() as asking:
+        asking.execute("select id from information_schema.processlist where db = database() and id <> connection_id()")
+        for (number,) in asking.fetchall():
+            connection.kill(number)
+
+    for _ in range(4):
+        with pytest.raises(StoreUnavailable):
+            await store.pauses()
+
+    assert await store.pauses() == []
+    again = await store.read("orders", partitions=range(64), cursor=cursor, limit=10)
+    assert len(again.messages) == 1, "the cursor of a connection that is gone starts over"
+
+
+async def test_sessions_do_not_keep_locks_for_who_stands_still(store: MariadbStore) -> None:
+    def asked(tx: Transaction) -> tuple[Any, ...]:
+        return tuple(
+            tx._fetched("select @@idle_transaction_timeout, @@tx_isolation, @@innodb_lock_wait_timeout", {})[0]
+        )
+
+    assert await store._database.quickly(asked) == (10, "READ-COMMITTED", 5)
+
+
+async def test_a_conflict_begins_the_transaction_again(mariadb_url: str, store: MariadbStore) -> None:
+    tries: list[int] = []
+
+    def work(tx: Transaction) -> int:
+        tx.run("pause", {"destination": "orders", "by": "ann", "reason": f"try {len(tries)}"})
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise pymysql.err.OperationalError(1213, "Deadlock found when trying to get lock")
+        return len(tries)
+
+    assert await store._database.writing(work) == 3
+    assert fetched(mariadb_url, "select reason from pillarbox_destination") == [("try 2",)]
+
+
+async def test_a_conflict_that_does_not_end_is_told(store: MariadbStore) -> None:
+    def work(_: Transaction) -> None:
+        raise pymysql.err.OperationalError(1213, "Deadlock found when trying to get lock")
+
+    with pytest.raises(StoreUnavailable, match="it will be tried again"):
+        await store._database.writing(work)
+
+
+async def test_a_lock_that_is_held_is_waited_for_no_longer_than_allowed(mariadb_url: str, store: MariadbStore) -> None:
+    await store.pause("orders", by="ann", reason="stock")
+    with closing(connected(mariadb_url)) as connection, connection.cursor() as cursor:
+        cursor.execute("select * from pillarbox_destination for update")
+        with pytest.raises(StoreUnavailable, match="Lock wait timeout"):
+            await store.resume("orders", by="bob")
+    assert await store.resume("orders", by="bob")
+
+
+async def test_closed_it_says_so(mariadb_url: str, store: MariadbStore) -> None:
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.pauses()
+    assert fetched(
+        mariadb_url,
+        "select count(*) from information_schema.processlist where db = database() and id <> connection_id()",
+    ) == [(0,)]
+
+
+async def test_tables_that_are_not_there_or_newer_are_told(mariadb_url: str) -> None:
+    with pytest.raises(SchemaMissing, match="schema install"):
+        await MariadbStore(mariadb_url).open()
+    await MariadbSchema(store_url(mariadb_url), names=Names()).install()
+    fetched(mariadb_url, "insert into pillarbox_schema (version) values (99)")
+    with pytest.raises(SchemaNewer):
+        await MariadbStore(mariadb_url).open()
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zone", ["+00:00", "+05:30", "-11:00"])
+async def test_the_time_zone_of_a_writer_does_not_matter(mariadb_url: str, store: MariadbStore, zone: str) -> None:
+    before = await store.now()
+    publish(mariadb_url, session=f"set time_zone = '{zone}'")
+
+    (message,) = (await store.read("orders", partitions=range(64), cursor=None, limit=10)).messages
+
+    assert message.created_at is not None
+    assert before <= message.created_at <= await store.now()
+    assert abs(datetime.now(UTC) - message.created_at) < timedelta(minutes=5)
+
+
+# --- URLs ----------------------------------------------------------------------------------------
+
+
+def test_tls_is_verified_unless_told_otherwise() -> None:
+    def tls(options: str) -> ssl.SSLContext | None:
+        context: ssl.SSLContext | None = _arguments(f"mysql://u:p%40ss@h:3307/db{options}", database=True)["ssl"]
+        return context
+
+    assert tls("") is None
+    for options in ("?ssl=on",):
+        context = tls(options)
+        assert context is not None
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    unverified = tls("?ssl=unverified")
+    assert unverified is not None
+    assert unverified.verify_mode == ssl.CERT_NONE
+
+
+def test_a_url_is_taken_apart() -> None:
+    arguments = _arguments("mysql://u:p%40ss@h:3307/db", database=True)
+
+    assert (arguments["host"], arguments["port"], arguments["user"], arguments["password"]) == ("h", 3307, "u", "p@ss")
+    assert _arguments("mysql://u@h/db?unix_socket=%2Frun%2Fm.sock", database=True)["unix_socket"] == "/run/m.sock"

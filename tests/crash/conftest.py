@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from crash.backends import MakePlace, sqlite
+from crash.backends.mariadb import in_server
 from crash.backends.postgres import in_database
 from crash.matrix import Setting, setting
 
@@ -17,7 +18,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
         yield everything
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -27,6 +28,9 @@ def make_place(store: str, request: pytest.FixtureRequest) -> Iterator[MakePlace
     """Places on that store, removed after each."""
     if store == "postgres":
         yield in_database(request.getfixturevalue("postgres_url"))
+        return
+    if store == "mariadb":
+        yield in_server(request.getfixturevalue("mariadb_server"))
         return
     with sqlite.served() as make:
         yield make

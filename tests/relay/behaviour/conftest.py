@@ -1,4 +1,4 @@
-"""Every behaviour is shown on both stores."""
+"""Every behaviour is shown on every store that survives its process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 
 from pillarbox.relay.breaker import Breaker
-from tests.relay.behaviour.scene import Scene, postgres_scene, sqlite_scene
+from tests.relay.behaviour.scene import Scene, mariadb_scene, postgres_scene, sqlite_scene
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
     if request.param == "sqlite":
         async with sqlite_scene(tmp_path / "shop.db") as opened:
             yield opened
         return
+    if request.param == "mariadb":
+        async with mariadb_scene(request.getfixturevalue("mariadb_url")) as opened:
+            yield opened
+        return
     url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
-    async with postgres_scene(url, schema) as opened:
+    async with postgres_scene(url, schema, driver="psycopg" if request.param == "psycopg" else "asyncpg") as opened:
         yield opened
 
 

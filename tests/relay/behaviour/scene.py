@@ -21,10 +21,13 @@ from pillarbox.protocols import Outcome, Selection, Store, TransportFeatures
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.retry import RetryPolicy
+from pillarbox.stores.mariadb.store import MariadbStore
+from pillarbox.stores.postgres.drivers import DriverName
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.schema import schema_at
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.urls import store_url
+from tests.mariadb_server import connected
 
 __all__ = ["DELIVERED", "OK", "Scene", "Script", "as_told", "quick_retry", "until"]
 
@@ -128,6 +131,8 @@ class Scene:
         """Commit messages of (number, key), in order, or roll them back."""
         if self.url.startswith("sqlite"):
             self._put_sqlite(messages, topic=topic, delay=delay, commit=commit)
+        elif self.url.startswith("mysql"):
+            await asyncio.to_thread(self._put_mariadb, messages, topic=topic, delay=delay, commit=commit)
         else:
             await self._put_postgres(messages, topic=topic, delay=delay, commit=commit)
 
@@ -135,10 +140,22 @@ class Scene:
         self, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None, commit: bool
     ) -> None:
         with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30)) as connection:
-            for number, key in messages:
-                self.outbox.publish(connection, number_payload(number), type="t", content_type="text/plain",
-                                    key=key, topic=topic, delay=delay)  # fmt: skip
+            self._publish(connection, messages, topic=topic, delay=delay)
             connection.commit() if commit else connection.rollback()
+
+    def _put_mariadb(
+        self, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None, commit: bool
+    ) -> None:
+        with closing(connected(self.url)) as connection:
+            self._publish(connection, messages, topic=topic, delay=delay)
+            connection.commit() if commit else connection.rollback()
+
+    def _publish(
+        self, tx: Any, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None
+    ) -> None:
+        for number, key in messages:
+            self.outbox.publish(tx, number_payload(number), type="t", content_type="text/plain",
+                                key=key, topic=topic, delay=delay)  # fmt: skip
 
     async def _put_postgres(
         self, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None, commit: bool
@@ -191,10 +208,18 @@ async def sqlite_scene(path: Path) -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
-async def postgres_scene(url: str, schema: str) -> AsyncIterator[Scene]:
+async def postgres_scene(url: str, schema: str, *, driver: DriverName) -> AsyncIterator[Scene]:
     names = Names(schema)
     await schema_at(store_url(url), names=names).install()
-    scene = Scene(url, names, lambda: PostgresStore(url, schema=schema))
+    scene = Scene(url, names, lambda: PostgresStore(url, schema=schema, driver=driver))
+    async with _opened(scene):
+        yield scene
+
+
+@asynccontextmanager
+async def mariadb_scene(url: str) -> AsyncIterator[Scene]:
+    await schema_at(store_url(url), names=Names()).install()
+    scene = Scene(url, Names(), lambda: MariadbStore(url))
     async with _opened(scene):
         yield scene
 

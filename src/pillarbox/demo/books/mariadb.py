@@ -58,8 +58,11 @@ class MariadbBook:
                 connection.close()
 
     async def create(self) -> None:
-        for table in _TABLES:
-            await self._run(lambda connection, sql=table: self._fetched(connection, sql))
+        def work(connection: Any) -> None:
+            for table in _TABLES:
+                self._fetched(connection, table)
+
+        await self._run(work)
 
     async def remove(self) -> None:
         await self._run(lambda connection: self._fetched(connection, f"drop database `{self._schema}`"))

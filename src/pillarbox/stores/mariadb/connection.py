@@ -16,7 +16,7 @@ from pillarbox.errors import StoreUnavailable
 from pillarbox.names import TABLES, Names
 from pillarbox.protocols import Selection
 from pillarbox.stores.mariadb.driver import CONFLICTS, Sql, connected, is_over, mapped_errors, number_of
-from pillarbox.stores.mariadb.selection import selected
+from pillarbox.stores.mariadb.selection import MariadbParameters
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.stepwise.rows import microseconds
 
@@ -61,13 +61,13 @@ class Transaction:
     def rows(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
         if selection is None:
             return self._fetched(self._statements[name], self._bound(values))
-        where, chosen = selected(selection)
+        where, chosen = MariadbParameters().selected(selection)
         sql = self._statements.filled(name, where)
         if self._locked:
             sql += "   for update"
         elif not values.get("payloads", True):  # a viewer has no right even to name that column
             sql = sql.replace(_PAYLOAD, "''")
-        return self._fetched(sql, self._bound(values) | self._bound(chosen))
+        return self._fetched(sql, self._bound({**values, **chosen}))
 
     def united(self, name: str, each: list[dict[str, object]]) -> list[Any]:
         """The rows of one statement for several sets of values, in one snapshot: one question, and its answers."""

@@ -16,8 +16,8 @@ from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.protocols import Selection
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sqlite.driver_errors import cannot_open, mapped_errors
-from pillarbox.stores.sqlite.selection import selected
 from pillarbox.stores.stepwise.rows import json_of, microseconds
+from pillarbox.stores.stepwise.selection import Parameters
 
 __all__ = ["Database", "Synchronous", "Transaction"]
 
@@ -44,8 +44,9 @@ class Transaction:
         """Run a statement and fetch what it returns. A selection narrows it down, but for the state."""
         if selection is None:
             return self._connection.execute(self._statements[name], self._bound(values)).fetchall()
-        where, chosen = selected(selection)
-        return self._connection.execute(self._statements.filled(name, where), self._bound(values) | chosen).fetchall()
+        where, chosen = Parameters().selected(selection)
+        bound = self._bound({**values, **chosen})
+        return self._connection.execute(self._statements.filled(name, where), bound).fetchall()
 
     def run(self, name: str, values: Mapping[str, object] = {}) -> int:
         """Run a statement that changes rows, and say how many."""

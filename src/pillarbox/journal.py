@@ -24,6 +24,7 @@ class Action(StrEnum):
     DISCARDED = "discarded"
     PAUSED = "paused"
     RESUMED = "resumed"
+    PURGED = "purged"
 
 
 _OF_WAITS: Final = {Waits.RETRY: Action.ATTEMPT_FAILED, Waits.HELD: Action.HELD, Waits.DEFERRED: Action.DEFERRED}

@@ -513,6 +513,9 @@ class Store(Protocol):
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
         """Close failed messages of an inbox as done, without handling them; how many."""
 
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        """Tell the journal what a person did to the store as a whole: a line about no message, of destination `*`."""
+
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         """Stop delivery to a destination until resumed. Messages wait; nothing is spent."""
 

@@ -211,7 +211,10 @@ def test_purging_counts_first_and_asks(shop: Shop) -> None:
         tx.execute("update pillarbox_history set status = 'delivered', status_at = 0 where id = 1")
     assert told(shop, "purge", "--dry-run")["matched"]["delivered"] == 1
     assert run(shop, "purge").code == 2
+    assert shop.rows("select 1 from pillarbox_journal where action = 'purged'") == []
     assert told(shop, "purge", "--yes")["removed"] == {"delivered": 1}
+    lines = shop.rows("select destination, by, detail from pillarbox_journal where action = 'purged'")
+    assert [tuple(line) for line in lines] == [("*", "ann", "1 delivered")]
     assert shop.number("pillarbox_history") == 1
 
 

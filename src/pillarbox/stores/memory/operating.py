@@ -107,6 +107,10 @@ class Operating(Parts):
             )
         )
 
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        line = Entry(message_id=None, destination="*", action=action, at=self._clock.now(), by=by, detail=detail)
+        self._data.journal.append(line)
+
     async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
         now = self._clock.now()
         old = [row for row in self._data.history.values() if row.state is state and _age(row, now) >= older_than]

@@ -99,6 +99,10 @@ class Operating(Asking):
             deleted: int = await connection.fetchval(self._sql[name], *values)
         return deleted
 
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        async with self._database.durable() as connection:
+            await connection.execute(self._sql["journal_store"], action, by, detail, self._now())
+
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         async with self._database.durable() as connection:
             await connection.execute(self._sql["pause"], destination, by, reason, self._now())

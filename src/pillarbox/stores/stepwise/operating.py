@@ -79,6 +79,10 @@ class Operating(Asking):
             lambda tx: _inbox_changed(tx, "discard_inbox", selection, limit, Action.DISCARDED, by=by, reason=reason)
         )
 
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        asked = {"action": action, "by": by, "detail": detail}
+        await self._database.writing(lambda tx: tx.run("journal_store", asked))
+
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         def work(tx: Transaction) -> None:
             if tx.run("pause", {"destination": destination, "by": by, "reason": reason}):

@@ -26,7 +26,14 @@ __all__ = ["JournalContract"]
 
 
 class JournalContract:
-    """`Store.journal`, `Store.pause`, `Store.resume` and `Store.pauses`."""
+    """`Store.journal`, `Store.note`, `Store.pause`, `Store.resume` and `Store.pauses`."""
+
+    async def test_what_is_done_to_the_whole_store_leaves_a_line(self, harness: StoreHarness) -> None:
+        now = harness.clock.advance(HOUR)
+        await harness.store.note("purged", by="ann", detail="3 delivered ü")
+        assert list(await harness.store.journal()) == [
+            Entry(message_id=None, destination="*", action="purged", at=now, by="ann", detail="3 delivered ü")
+        ]
 
     async def test_the_happy_path_leaves_no_line(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR))

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from tests.servers import ServerMissing
 
-__all__ = ["PrivateProgram"]
+__all__ = ["PrivateProgram", "free_port"]
 
 _PATIENCE: Final = 30.0
 _FOLDERS: Final = "/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin:/usr/bin:/usr/local/bin"
@@ -30,7 +30,7 @@ class PrivateProgram:
     def __init__(self, program: Path) -> None:
         self.program = program
         self.folder = Path(tempfile.mkdtemp(prefix=f"pillarbox-{program.name}-"))
-        self.port = _free_port()
+        self.port = free_port()
         """The same after each restart."""
         self._process: subprocess.Popen[bytes] | None = None
         self._logged_before = 0
@@ -124,7 +124,7 @@ class PrivateProgram:
             self._process.wait(_PATIENCE)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """One below those that the kernel hands out: nobody takes it while the server is down for a test."""
     while True:
         port = random.randint(20_000, 30_000)

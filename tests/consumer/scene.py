@@ -15,7 +15,7 @@ from pillarbox.retry import RetryPolicy
 
 __all__ = ["PATIENCE", "QUICK", "TYPES", "Ticked", "tick", "until"]
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 60.0
 TYPES: Final = Types()
 
 

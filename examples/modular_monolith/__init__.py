@@ -1,0 +1,1 @@
+"""A shop in one process, whose modules know each other by their events alone."""

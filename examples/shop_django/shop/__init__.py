@@ -1,0 +1,1 @@
+"""Orders, and the warehouse that hears of them."""

@@ -1,0 +1,1 @@
+"""Two services that never call each other: orders and shipping, on PostgreSQL and RabbitMQ."""

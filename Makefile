@@ -5,13 +5,16 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 VENV := .venv
 JOBS ?= 4
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST_READY := $(OLDEST)/.ready
-WRITER_TESTS = $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test_outbox*.py tests/*/test_inbox*.py))
+TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test_outbox*.py tests/*/test_inbox*.py \
+	tests/*/test_alembic*.py tests/*/django_project))
+EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench simulate crash chain fault-table deploy test-oldest constraints clean
+.PHONY: help venv demo example test check format bench simulate crash chain fault-table deploy test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +32,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## See it deliver while relays are killed (ARGS="--orders 500" passes options)
 	$(BIN)/pillarbox demo $(ARGS)
+
+example: $(READY) ## Run an example until Ctrl-C (NAME=shop_fastapi; docs/examples.md tells of each)
+	@test -f "examples/$(NAME)/__main__.py" || { echo "Which one? make example NAME=ONE, where ONE is one of $(sort $(EXAMPLES))."; exit 2; }
+	@$(BIN)/python -m examples.$(NAME)
 
 test: $(READY) ## Run the tests, several at a time: most of them wait (JOBS=0 runs them one by one, ARGS passes options)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
@@ -58,15 +65,20 @@ chain: $(READY) ## Kill relays and consumers between three services, and compare
 fault-table: $(READY) ## Try every fault on every broker, and write docs/transports/faults.md
 	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/brokers/test_faults.py $(ARGS)
 
-test-oldest: $(OLDEST_READY) ## Run the writers' tests with the oldest supported drivers
-	@test -n "$(WRITER_TESTS)" || { echo "There are no writers' tests yet: they are looked for as tests/*/test_*writer*.py and tests/*/writers."; exit 1; }
-	$(OLDEST)/bin/python -m pytest $(WRITER_TESTS) $(ARGS)
+test-oldest: $(OLDEST_READY) ## Run what meets drivers, SQLAlchemy, Alembic and Django with the oldest supported ones (TESTS=tests runs all)
+	$(OLDEST)/bin/python -m pytest $(TESTS) $(ARGS)
 
 $(OLDEST_READY): $(READY)
 	@$(BIN)/uv venv --quiet --clear --python 3.11 $(OLDEST)
 	@echo "Installing the oldest supported versions into $(OLDEST)"
 	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct -e '.[all]' --group test
 	@touch $@
+
+test-newest: $(READY) ## Run the same with the newest released of everything (PYTHON=python3.14 brings what needs that)
+	@test -x $(NEWEST)/bin/python || $(BIN)/uv venv --quiet --python $(PYTHON) $(NEWEST)
+	@echo "Installing the newest released versions into $(NEWEST)"
+	@$(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python --upgrade --resolution highest -e '.[all]' --group test
+	$(NEWEST)/bin/python -m pytest $(TESTS) $(ARGS)
 
 deploy: $(READY) ## Write the Prometheus rules and the Grafana dashboard under deploy/ anew
 	$(BIN)/python -c 'from pillarbox.alerts import Thresholds; from pillarbox.deploying import *; from pathlib import Path; \
@@ -80,5 +92,5 @@ constraints: $(READY) ## Resolve constraints.txt anew
 		--output-file constraints.txt pyproject.toml
 
 clean: ## Remove the virtualenvs, caches and build results
-	rm -rf $(VENV) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks chain crash simulation -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks chain crash examples simulation -name __pycache__ -prune -exec rm -rf {} +

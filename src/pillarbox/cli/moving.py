@@ -21,9 +21,9 @@ from pillarbox.journal import Action
 from pillarbox.protocols import Moved, Selection, Store
 from pillarbox.stores.operations import able_states
 
-__all__ = ["defer", "discard", "redrive", "replay"]
+__all__ = ["BATCH", "defer", "discard", "every_batch", "redrive", "replay"]
 
-_BATCH: Final = 1_000
+BATCH: Final = 1_000
 
 Move = Callable[[Store, Selection], Awaitable[Moved]]
 """One batch of a change."""
@@ -51,7 +51,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
             return
         if not self.names and not self.yes:
             ask(f"{verb} {counted(count)} in {self.target.url}?")
-        self._show(asked(self.target, lambda store: _all(store, selection, move)), matched=count)
+        self._show(asked(self.target, lambda store: every_batch(store, selection, move)), matched=count)
 
     def _check(self) -> None:
         if self.names and not self.choice.is_everything:
@@ -86,13 +86,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         show(document, text=text, output=self.output)
 
 
-async def _all(store: Store, selection: Selection, move: Move) -> Moved:
+async def every_batch(store: Store, selection: Selection, move: Move) -> Moved:
     """Batch after batch, in id order, until nothing is left."""
     count = bare = 0
     while True:
         moved = await move(store, selection)
         count, bare = count + moved.count, bare + moved.without_payload
-        if moved.count + moved.without_payload < _BATCH:
+        if moved.count + moved.without_payload < BATCH:
             return Moved(count, moved.last_id, bare)
         selection = msgspec.structs.replace(selection, after=moved.last_id)
 
@@ -128,14 +128,14 @@ _VERBS: Final = {
               help="Send them to this destination instead. What was skipped needs it.")  # fmt: skip
 def redrive(change: Change, by: str, to: str | None) -> None:
     """Send failed, held or discarded messages again, with all their attempts."""
-    change.carry_out(lambda store, chosen: store.redrive(chosen, by=by, limit=_BATCH, to=to))
+    change.carry_out(lambda store, chosen: store.redrive(chosen, by=by, limit=BATCH, to=to))
 
 
 @click.command(epilog="\b\nExample:\n  pillarbox messages replay --topic orders --since 2026-01-31T00:00Z --yes\n")
 @_change_options(Action.REPLAYED)
 def replay(change: Change, by: str) -> None:
     """Send delivered messages again, under the same message ids."""
-    change.carry_out(lambda store, chosen: store.replay(chosen, by=by, limit=_BATCH))
+    change.carry_out(lambda store, chosen: store.replay(chosen, by=by, limit=BATCH))
 
 
 @click.command(epilog="\b\nExample:\n  pillarbox messages discard 4711 --reason 'sent by hand'\n")
@@ -144,7 +144,7 @@ def replay(change: Change, by: str) -> None:
               help="Why, for the journal.")  # fmt: skip
 def discard(change: Change, by: str, reason: str) -> None:
     """Close pending, held or failed messages without sending them. They are kept, and can be redriven."""
-    change.carry_out(lambda store, chosen: store.discard(chosen, by=by, reason=reason, limit=_BATCH))
+    change.carry_out(lambda store, chosen: store.discard(chosen, by=by, reason=reason, limit=BATCH))
 
 
 def _later(_ctx: click.Context, _param: click.Parameter, text: str) -> datetime:
@@ -165,4 +165,4 @@ def _later(_ctx: click.Context, _param: click.Parameter, text: str) -> datetime:
               show_envvar=True, help="Until when: a time, or how long from now (2h).")  # fmt: skip
 def defer(change: Change, by: str, until_: datetime) -> None:
     """Let pending messages wait until later, and their keys with them. Costs no attempt."""
-    change.carry_out(lambda store, chosen: store.defer(chosen, until=until_, by=by, limit=_BATCH))
+    change.carry_out(lambda store, chosen: store.defer(chosen, until=until_, by=by, limit=BATCH))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import admin
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
@@ -19,8 +21,19 @@ def place(request: HttpRequest, word: str) -> HttpResponse:
     return HttpResponse(word)
 
 
+@transaction.non_atomic_requests
 async def place_async(request: HttpRequest, word: str) -> HttpResponse:
     return await in_atomic(place, request, word)
 
 
-urlpatterns: list[Any] = [path("sync/<word>", place), path("async/<word>", place_async)]
+async def place_bare(request: HttpRequest) -> HttpResponse:
+    publish(Told(1, "bare"))
+    return HttpResponse()
+
+
+urlpatterns: list[Any] = [
+    path("sync/<word>", place),
+    path("async/<word>", place_async),
+    path("bare", place_bare),
+    path("admin/", admin.site.urls),
+]

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import connections
 
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.integrations.django import conf
@@ -18,7 +19,7 @@ __all__ = ["check_settings"]
 
 @register()
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """PILLARBOX can be used, and its database too."""
+    """PILLARBOX can be used, and its databases too."""
     return list(_findings())
 
 
@@ -38,30 +39,53 @@ def _findings() -> Iterator[CheckMessage]:
             id="pillarbox.E002",
         )
         return
-    if conf.alias() not in settings.DATABASES:
+    if missing := [alias for alias in conf.databases() if alias not in settings.DATABASES]:
         yield Error(
-            f"PILLARBOX uses the database {conf.alias()!r}, which DATABASES does not have.",
-            hint="Name one of DATABASES as using, or leave it out.", id="pillarbox.E003",
+            f"PILLARBOX uses the database {missing[0]!r}, which DATABASES does not have.",
+            hint="Name one of DATABASES as using and in databases, or leave them out.", id="pillarbox.E003",
         )  # fmt: skip
         return
-    yield from _of_the_database(settings.DATABASES[conf.alias()])
+    for alias in conf.databases():
+        yield from _of_the_database(alias)
+    yield from _of_the_outbox()
+
+
+def _of_the_outbox() -> Iterator[CheckMessage]:
     try:
-        outbox.__wrapped__()
+        found, names = outbox.__wrapped__(), conf.names()
     except (PillarboxError, ImportError, TypeError) as error:
         yield Error("PILLARBOX describes no outbox.", hint=str(error), id="pillarbox.E004")
+        return
+    if found.names != names:
+        yield Error(
+            f"The outbox writes to {found.names.table('outbox')}, and the migrations make {names.table('outbox')}.",
+            hint="Give PILLARBOX the schema and prefix of your outbox.", id="pillarbox.E006",
+        )  # fmt: skip
 
 
-def _of_the_database(database: dict[str, Any]) -> Iterator[CheckMessage]:
-    vendor = database["ENGINE"].rpartition(".")[2].removesuffix("3")
+def _of_the_database(alias: str) -> Iterator[CheckMessage]:
+    connection = connections[alias]
+    name = str(connection.settings_dict["NAME"])
     try:
-        latest(vendor)
+        latest(connection.vendor)
     except ConfigError:
         yield Error(
-            f"PILLARBOX uses {database['ENGINE']}, for which there is no store.",
-            hint="Use PostgreSQL or SQLite for the database with the messages.", id="pillarbox.E005",
+            f"PILLARBOX uses {connection.settings_dict['ENGINE']}, for which there is no store.",
+            hint="Use PostgreSQL, SQLite, MariaDB or MySQL for the database with the messages.", id="pillarbox.E005",
         )  # fmt: skip
-    if vendor == "sqlite" and str(database["NAME"]).startswith((":memory:", "file::memory:")):
+    if connection.vendor == "postgresql" and not _has_psycopg_3():
+        yield Error(
+            "PILLARBOX uses PostgreSQL through psycopg2, which it cannot publish on.",
+            hint='Install psycopg 3, which Django prefers: pip install "pillarbox[psycopg]".', id="pillarbox.E007",
+        )  # fmt: skip
+    if connection.vendor == "sqlite" and (name.startswith(":memory:") or "mode=memory" in name):
         yield Warning(
             "PILLARBOX uses a database in memory, which no relay can read.",
             hint="That is fine in tests. Give it a file otherwise.", id="pillarbox.W001",
         )  # fmt: skip
+
+
+def _has_psycopg_3() -> bool:
+    from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+    return bool(is_psycopg3)

@@ -39,5 +39,9 @@ class ChangeTables(Operation):
         connection = schema_editor.connection
         if not router.allow_migrate(connection.alias, app_label):
             return
-        for statement in statements(connection.vendor, names=conf.names(), since=since, to=to):
+        names = conf.names()
+        if names.schema is not None and since == 0:
+            schema = connection.ops.quote_name(names.schema)
+            schema_editor.execute(f"create schema if not exists {schema}", params=None)
+        for statement in statements(connection.vendor, names=names, since=since, to=to):
             schema_editor.execute(statement, params=None)

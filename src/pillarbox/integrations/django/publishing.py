@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core.signals import setting_changed
 from django.db import connections, transaction
 from django.utils.module_loading import import_string
 
@@ -27,17 +28,19 @@ T = TypeVar("T")
 
 @cache
 def outbox() -> Outbox:
-    """The one that PILLARBOX in the settings describes. It is made once."""
+    """The one that PILLARBOX in the settings describes. It is made once, and anew when a test changes the settings."""
     given = dict(conf.given())
     if "outbox" in given:
-        found: Outbox = import_string(given["outbox"])
+        found = import_string(given["outbox"])
+        if not isinstance(found, Outbox):
+            raise ConfigError(f"{given['outbox']} is a {type(found).__name__} and no Outbox: name one in PILLARBOX.")
         return found
     if not given.get("source") or not given.get("routes"):
         raise ConfigError(
             'PILLARBOX in the Django settings needs a source and routes, such as {"source": "/shop", "routes": '
             '"broker"}, or {"outbox": "shop.messages.outbox"} for one of your own.'
         )
-    return Outbox(**{name: value for name, value in given.items() if name != "using"})
+    return Outbox(**{name: value for name, value in given.items() if name not in conf.ABOUT_DATABASES})
 
 
 def publish(event: object, *, using: str | None = None, **options: Unpack[GivenOptions]) -> Any:
@@ -68,3 +71,11 @@ async def in_atomic(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) 
 
 def _connection(using: str | None) -> Any:
     return connections[using or conf.alias()]
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "PILLARBOX":
+        outbox.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="pillarbox.outbox")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from django.db import connections
+from django.db import connections, transaction
 
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.integrations.django import conf
+from pillarbox.integrations.django.messages import Message as Row
 from pillarbox.message import Message
-from pillarbox.stores.postgres import rows as postgres_rows
-from pillarbox.stores.stepwise import rows as sqlite_rows
+from pillarbox.stores.opening import open_store
 from pillarbox.testing.kit import OutboxKit
 
 __all__ = ["DjangoKit"]
 
-_SELECT = "select {} from pillarbox_outbox order by id".format(", ".join(Message.__struct_fields__[:-2]))  # noqa: S608 - our own fields
-"""The last two fields of a message are no columns of the table."""
+_KEPT: Final = ("outbox", "history", "claim", "journal", "inbox", "destination")
+"""The tables that tests fill. The others belong to relays and migrations."""
 
 
 class DjangoKit(OutboxKit):
@@ -31,17 +31,22 @@ class DjangoKit(OutboxKit):
 
     def __init__(self, *, using: str | None = None, types: Types = DEFAULT_TYPES) -> None:
         super().__init__(types=types)
-        self._using = using
+        self._using = using or conf.alias()
 
     def messages(self, **conditions: Any) -> Sequence[Message]:
-        """What the test's connection sees, in order. Conditions are fields of `Message` and their values."""
-        connection = connections[self._using or conf.alias()]
-        sql = conf.names().applied(_SELECT)
-        if connection.vendor == "postgresql":
-            sql = sql.replace("headers,", "headers::text,")
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-            rows = cursor.fetchall()
-        made = postgres_rows.message_of if connection.vendor == "postgresql" else sqlite_rows.message_of
-        found = [made([bytes(value) if isinstance(value, memoryview) else value for value in row]) for row in rows]
-        return [one for one in found if all(getattr(one, name) == value for name, value in conditions.items())]
+        """What the test's connection sees, open and closed, in order. Conditions are fields of `Message`."""
+        return [row.stored() for row in Row.objects.using(self._using).filter(**conditions).order_by("id")]
+
+    def clear(self) -> None:
+        """Forget every message and what inboxes have seen. For `TransactionTestCase`: Django's flush leaves them."""
+        connection = connections[self._using]
+        with transaction.atomic(using=self._using), connection.cursor() as cursor:
+            for name in _KEPT:
+                cursor.execute(f"delete from {connection.ops.quote_name(conf.table(name))}")  # noqa: S608 - our own
+
+    def drain(self, *destinations: str) -> int:
+        """Deliver all that is committed and due now, by a real relay; how many were taken."""
+        if connections[self._using].in_atomic_block:
+            raise TypeError("Inside a block, as all of TestCase is, nothing is committed: use TransactionTestCase.")
+        self.store = open_store(conf.store_url(self._using), names=conf.names())
+        return super().drain(*destinations)

@@ -34,7 +34,7 @@ def dead_port() -> Iterator[int]:
         (["--store", "shop.db"], 2, "write sqlite:///shop.db"),
         (["--store", "sqlite://shop.db"], 2, "three slashes"),
         (["--store", "sqlite://"], 2, "names no file"),
-        (["--store", "mysql://127.0.0.1/shop"], 2, "memory://, postgresql:// or sqlite://"),
+        (["--store", "oracle://127.0.0.1/shop"], 2, "memory://, mysql://, postgresql:// or sqlite://"),
         (["--store", "postgresql://127.0.0.1:many/shop"], 2, "cannot be read"),
         (["--store", "sqlite:///shop.db?colour=red"], 2, "no option 'colour'"),
         (["--store", "postgresql://app:${NOT_SET}@127.0.0.1/shop"], 2, "${NOT_SET}"),
@@ -65,13 +65,40 @@ def test_wrong_usage_ends_with_two() -> None:
         assert (ran.code, ran.out, "Traceback" in ran.err) == (2, "", False)
 
 
-def test_a_missing_driver_says_what_to_install(tmp_path: Path) -> None:
-    path = forbid_imports(tmp_path, "asyncpg")
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        ("postgresql", "asyncpg, or psycopg 3.2 or newer with libpq, which is not installed: run pip install"),
+        ("postgresql+asyncpg", 'asyncpg, which is not installed: run pip install "pillarbox[postgres]"'),
+        ("postgresql+psycopg", 'with libpq, which is not installed: run pip install "pillarbox[psycopg]"'),
+    ],
+)
+def test_a_missing_driver_says_what_to_install(tmp_path: Path, scheme: str, said: str) -> None:
+    path = forbid_imports(tmp_path, "asyncpg", "psycopg")
 
-    ran = pillarbox("schema", "install", "--store", "postgresql://127.0.0.1/shop", PYTHONPATH=path)
+    ran = pillarbox("schema", "install", "--store", f"{scheme}://127.0.0.1/shop", PYTHONPATH=path)
 
     assert ran.code == 2
-    assert 'pip install "pillarbox[postgres]"' in ran.sentence
+    assert said in ran.sentence
+
+
+def test_a_driver_that_was_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
+    path = forbid_imports(tmp_path, "asyncpg")
+
+    ran = pillarbox("schema", "install", "--store", "postgresql+asyncpg://127.0.0.1/shop", PYTHONPATH=path)
+
+    assert ran.code == 2
+    assert "needs the package asyncpg, which" in ran.sentence
+
+
+def test_a_driver_that_cannot_be_imported_says_what_to_install(tmp_path: Path) -> None:
+    """psycopg without libpq is there, and yet is not."""
+    path = forbid_imports(tmp_path, "psycopg", error="ImportError('no pq wrapper available')")
+
+    ran = pillarbox("schema", "install", "--store", "postgresql+psycopg://127.0.0.1/shop", PYTHONPATH=path)
+
+    assert ran.code == 2
+    assert 'pip install "pillarbox[psycopg]"' in ran.sentence
 
 
 @pytest.mark.parametrize("store", ["postgresql://", "sqlite://"])

@@ -238,7 +238,7 @@ MEMORY = ("--to", "memory:")
     [
         (MEMORY, 2, "No store is configured: give --store URL"),
         (HERE, 2, "No destination is configured: give --to NAME=URL"),
-        (("--store", "mysql://127.0.0.1/shop", *MEMORY), 2, "No installed store is called 'mysql'"),
+        (("--store", "oracle://127.0.0.1/shop", *MEMORY), 2, "No installed store is called 'oracle'"),
         (("--store", "sqlite:///none.db", *MEMORY), 2, "There is no SQLite file none.db"),
         ((*HERE, "--to", "pigeon://coop"), 2, "No installed transport is called 'pigeon'"),
         ((*HERE, "--to", "https://a.example?colour=red"), 2, "no option 'colour'"),

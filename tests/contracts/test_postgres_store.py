@@ -1,11 +1,11 @@
-"""The PostgreSQL store keeps the contract, on a direct connection and as behind a transaction pooler."""
+"""The PostgreSQL store keeps the contract by both drivers, directly and as behind a transaction pooler."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import asyncpg
 import pytest
@@ -16,12 +16,19 @@ from pillarbox.message import Message
 from pillarbox.names import Names
 from pillarbox.protocols import Accept, Insert, Store
 from pillarbox.stores.postgres.connection import Pooler
+from pillarbox.stores.postgres.drivers import DriverName
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.schema import schema_at
 from pillarbox.stores.urls import store_url
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
 from pillarbox.testing.inbox_samples import inbox_failure
 from pillarbox.testing.store_contract import StoreContract
+from pillarbox.testing.store_contract.journal import JournalContract
+from pillarbox.testing.store_contract.late import LateRowsContract
+from pillarbox.testing.store_contract.racing import RacingContract
+from pillarbox.testing.store_contract.settling import SettlingContract
+from pillarbox.testing.store_contract.times import TimesContract
+from pillarbox.testing.store_contract.watching import WatchingContract
 from pillarbox.writers.asyncpg import AsyncpgWriter
 from tests.pooler import forgetful_pooler
 
@@ -51,11 +58,14 @@ class _Transaction:
 class PostgresHarness(StoreHarness):
     """Tables of its own. PostgreSQL stamps the rows of an insert, so the clock stands at the real time."""
 
-    def __init__(self, url: str, names: Names, *, store_url: str | None = None, pooler: Pooler = "none") -> None:
+    def __init__(
+        self, url: str, names: Names, *, driver: DriverName, store_url: str | None = None, pooler: Pooler = "none"
+    ) -> None:
         self.clock = FrozenClock(datetime.now(UTC))
         self._url = url
         self._store_url = store_url or url
         self._names = names
+        self._driver: DriverName = driver
         self._pooler: Pooler = pooler
         self._opened: list[PostgresStore] = []
 
@@ -101,6 +111,7 @@ class PostgresHarness(StoreHarness):
             clock=self.clock,
             keep=keep,
             pooler=self._pooler,
+            driver=self._driver,
             connections=2,
         )
         await store.open()
@@ -139,34 +150,69 @@ async def _harness(harness: PostgresHarness) -> AsyncIterator[PostgresHarness]:
         await harness.stop()
 
 
-class TestPostgresStore(StoreContract):
+class _Direct:
     """Under names of its own: a statement that forgot them would find no table."""
+
+    driver: ClassVar[DriverName]
 
     @pytest.fixture
     async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
         names = Names(postgres_schema, "shop_box_")
-        async with _harness(PostgresHarness(postgres_url, names)) as harness:
+        async with _harness(PostgresHarness(postgres_url, names, driver=self.driver)) as harness:
             yield harness
 
 
-class TestPostgresStoreBehindAPooler(StoreContract):
+class _BehindAPooler:
     """Through a pooler that forgets everything between two transactions: prepared statements, settings, all of it."""
+
+    driver: ClassVar[DriverName]
 
     @pytest.fixture
     async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
         names = Names(postgres_schema, "shop_box_")
         async with forgetful_pooler(postgres_url) as pooled_url:
-            harness = PostgresHarness(postgres_url, names, store_url=pooled_url, pooler="transaction")
+            harness = PostgresHarness(
+                postgres_url, names, driver=self.driver, store_url=pooled_url, pooler="transaction"
+            )
             async with _harness(harness):
                 yield harness
 
 
-async def test_without_the_option_a_pooler_is_noticed_at_once(postgres_url: str, postgres_schema: str) -> None:
+class TestPostgresStore(_Direct, StoreContract):
+    driver = "asyncpg"
+
+
+class TestPostgresStoreBehindAPooler(_BehindAPooler, StoreContract):
+    driver = "asyncpg"
+
+
+class TestPostgresStoreByPsycopg(_Direct, StoreContract):
+    driver = "psycopg"
+
+
+class TestPostgresStoreByPsycopgBehindAPooler(
+    _BehindAPooler,
+    LateRowsContract,
+    SettlingContract,
+    RacingContract,
+    JournalContract,
+    WatchingContract,
+    TimesContract,
+):
+    """The parts that depend on how a driver passes values, begins transactions and does without a session."""
+
+    driver = "psycopg"
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_without_the_option_a_pooler_is_noticed_at_once(
+    postgres_url: str, postgres_schema: str, driver: DriverName
+) -> None:
     """The pooler of these tests really forgets: a store that relies on its session fails through it."""
     names = Names(postgres_schema)
     await schema_at(store_url(postgres_url), names=names).install()
     async with forgetful_pooler(postgres_url) as pooled_url:
-        store = PostgresStore(pooled_url, schema=names.schema, connections=1)
+        store = PostgresStore(pooled_url, schema=names.schema, connections=1, driver=driver)
         with pytest.raises(StoreError, match="prepared statement"):
             await _use_twice(store)
         await store.close()

@@ -29,6 +29,7 @@ from pillarbox.names import Names
 from pillarbox.protocols import Transport
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
+from pillarbox.stores.postgres.drivers import DriverName
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.schema import schema_at
 from pillarbox.stores.sqlite.store import SqliteStore
@@ -178,8 +179,13 @@ async def test_a_loop_that_hangs_is_neither_ready_nor_alive(served: Served) -> N
         assert "renew its lease" in told[0][0]
 
 
+both_drivers = pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+
+
 @contextlib.asynccontextmanager
-async def through_a_proxy(postgres_url: str, postgres_schema: str) -> AsyncIterator[tuple[Served, FaultProxy]]:
+async def through_a_proxy(
+    postgres_url: str, postgres_schema: str, *, driver: DriverName
+) -> AsyncIterator[tuple[Served, FaultProxy]]:
     """A relay and its probes that both reach PostgreSQL through a proxy, the relay running and ready."""
     await schema_at(store_url(postgres_url), names=Names(postgres_schema)).install()
     parts = urlsplit(postgres_url)
@@ -187,7 +193,8 @@ async def through_a_proxy(postgres_url: str, postgres_schema: str) -> AsyncItera
         url = parts._replace(netloc=f"{parts.username or 'postgres'}@{proxy.host}:{proxy.port}").geturl()
 
         def store() -> PostgresStore:
-            return PostgresStore(url, schema=postgres_schema, connections=2, timeout=timedelta(seconds=3))
+            patience = timedelta(seconds=3)
+            return PostgresStore(url, schema=postgres_schema, driver=driver, connections=2, timeout=patience)
 
         made = Served(store(), store)
         try:
@@ -208,8 +215,11 @@ async def stays_alive(served: Served, *, leases: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_cut_off_from_the_store_it_lives_and_is_not_ready(postgres_url: str, postgres_schema: str) -> None:
-    async with through_a_proxy(postgres_url, postgres_schema) as (made, proxy):
+@both_drivers
+async def test_cut_off_from_the_store_it_lives_and_is_not_ready(
+    postgres_url: str, postgres_schema: str, driver: DriverName
+) -> None:
+    async with through_a_proxy(postgres_url, postgres_schema, driver=driver) as (made, proxy):
         await proxy.down()
         await made.is_cut_off()
         await stays_alive(made, leases=4)
@@ -217,8 +227,11 @@ async def test_cut_off_from_the_store_it_lives_and_is_not_ready(postgres_url: st
         await made.becomes("readyz", 200)
 
 
-async def test_a_store_that_never_answers_does_not_hang_the_probes(postgres_url: str, postgres_schema: str) -> None:
-    async with through_a_proxy(postgres_url, postgres_schema) as (made, proxy):
+@both_drivers
+async def test_a_store_that_never_answers_does_not_hang_the_probes(
+    postgres_url: str, postgres_schema: str, driver: DriverName
+) -> None:
+    async with through_a_proxy(postgres_url, postgres_schema, driver=driver) as (made, proxy):
         proxy.hang()
         await made.is_cut_off()
         await stays_alive(made, leases=4)

@@ -32,14 +32,16 @@ INSERT = """
 class Tables:
     """The tables of one schema, through our own code and past it."""
 
-    def __init__(self, url: str, names: Names) -> None:
+    def __init__(self, url: str, names: Names, *, driver: str) -> None:
         self.url = url
+        self.driver = driver
         self.names = names
 
     def at(
         self, *, migrations: Sequence[Migration] | None = None, lock_timeout: timedelta = timedelta(seconds=10)
     ) -> PostgresSchema:
-        return PostgresSchema(store_url(self.url), names=self.names, migrations=migrations, lock_timeout=lock_timeout)
+        url = store_url(self.url.replace("://", f"+{self.driver}://", 1))
+        return PostgresSchema(url, names=self.names, migrations=migrations, lock_timeout=lock_timeout)
 
     def run(self, statement: str) -> list[tuple[object, ...]]:
         with self.connected() as connection:
@@ -56,9 +58,9 @@ class Tables:
         return [version for (version,) in self.run(f"select version from {self.names.table('schema')} order by 1")]
 
 
-@pytest.fixture
-def tables(postgres_url: str, postgres_schema: str) -> Tables:
-    return Tables(postgres_url, Names(postgres_schema))
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def tables(postgres_url: str, postgres_schema: str, request: pytest.FixtureRequest) -> Tables:
+    return Tables(postgres_url, Names(postgres_schema), driver=request.param)
 
 
 async def test_install_makes_the_tables_and_repeating_it_changes_nothing(tables: Tables) -> None:
@@ -91,7 +93,7 @@ async def test_eight_installers_at_once_all_succeed_and_record_one_version(table
 
 async def test_installers_of_several_prefixes_share_a_schema_that_none_has_made(tables: Tables) -> None:
     tables.run(f"drop schema {tables.names.schema}")
-    each = [Tables(tables.url, Names(tables.names.schema, f"p{number}_")) for number in range(4)]
+    each = [Tables(tables.url, Names(tables.names.schema, f"p{number}_"), driver=tables.driver) for number in range(4)]
 
     await asyncio.gather(*(one.at().install() for one in each))
 
@@ -99,12 +101,12 @@ async def test_installers_of_several_prefixes_share_a_schema_that_none_has_made(
 
 
 async def test_without_a_schema_the_search_path_decides(tables: Tables, postgres_schema: str) -> None:
-    by_path = Tables(f"{tables.url}?search_path={postgres_schema}", Names(prefix="here_"))
+    by_path = Tables(f"{tables.url}?search_path={postgres_schema}", Names(prefix="here_"), driver=tables.driver)
 
     await by_path.at().install()
 
     assert await by_path.at().verify() == ()
-    assert await Tables(tables.url, Names(postgres_schema, "here_")).at().verify() == ()
+    assert await Tables(tables.url, Names(postgres_schema, "here_"), driver=tables.driver).at().verify() == ()
 
 
 async def test_the_next_version_and_back_with_messages_in_the_tables(tables: Tables, tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ async def test_a_change_gives_up_rather_than_hold_up_the_writers(tables: Tables,
 
 
 async def test_version_zero_removes_everything_and_nothing_else(tables: Tables) -> None:
-    neighbour = Tables(tables.url, Names(tables.names.schema, "other_"))
+    neighbour = Tables(tables.url, Names(tables.names.schema, "other_"), driver=tables.driver)
     tables.run("create table shop (id int)")
     await tables.at().install()
     await neighbour.at().install()

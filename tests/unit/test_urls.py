@@ -55,6 +55,22 @@ def test_postgresql_urls_reach_the_driver_without_our_options(text: str, dsn: st
     assert (url.scheme, url.dsn) == ("postgresql", dsn or text)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "driver"),
+    [
+        ("postgresql", None),
+        ("postgresql+asyncpg", "asyncpg"),
+        ("postgres+psycopg", "psycopg"),
+        ("postgresql+PSYCOPG_async", "psycopg"),
+        ("postgresql+psycopg2", None),
+    ],
+)
+def test_a_postgresql_url_may_name_its_driver(scheme: str, driver: str | None) -> None:
+    url = read(f"{scheme}://u:canary@h/db?keep=off")
+
+    assert (url.driver, url.dsn, url.redacted) == (driver, "postgresql://u:canary@h/db", "postgresql://u:***@h/db")
+
+
 def test_store_options_are_kept_apart() -> None:
     assert read("postgresql://h/db?keep=no-payload&sslmode=require&pooler=transaction").options == {
         "keep": "no-payload",
@@ -62,12 +78,20 @@ def test_store_options_are_kept_apart() -> None:
     }
     assert read("sqlite:///x.db?synchronous=normal").options == {"synchronous": "normal"}
     assert read("memory://?keep=off").options == {"keep": "off"}
+    mysql = read("mariadb://u:canary@h:3307/db?keep=off&ssl_ca=%2Fca.pem")
+    assert (mysql.scheme, mysql.dsn) == ("mysql", "mysql://u:canary@h:3307/db?ssl_ca=%2Fca.pem")
+    assert mysql.options == {"keep": "off"}
+    assert "canary" not in mysql.redacted
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mysql://h/db", "memory://, postgresql:// or sqlite://"),
+        ("oracle://h/db", "memory://, mysql://, postgresql:// or sqlite://"),
+        ("mysql://h", "cannot be read: write mysql://user@host:3306/database"),
+        ("mysql://h/db?ssl=maybe", "ssl of a mysql store is one of off, on or unverified"),
+        ("mysql://h/db?ssl=off&ssl_ca=%2Fca.pem", "says ssl=off and names certificates"),
+        ("mysql://h/db?pooler=transaction", "no option 'pooler'; it has keep"),
         ("shop.db", "write sqlite:///shop.db or postgresql://"),
         ("", "is given as a URL"),
         ("sqlite://shop.db", "three slashes .* write sqlite:///shop.db"),

@@ -32,8 +32,8 @@ def open_store(url: str | StoreUrl, *, names: Names | None = None, asks_only: bo
     """
     where = store_url(url) if isinstance(url, str) else url
     known = Names() if names is None else names
-    if asks_only and where.scheme == "postgresql":
-        return _postgres(where, names=known, connections=1)
+    if asks_only and where.scheme in ("postgresql", "mysql"):
+        return (_postgres if where.scheme == "postgresql" else _mysql)(where, names=known, connections=1)
     return _factory(where.scheme)(where, names=known)
 
 
@@ -43,6 +43,8 @@ def _factory(scheme: str) -> StoreFactory:
             return _postgres
         case "sqlite":
             return _sqlite
+        case "mysql":
+            return _mysql
         case "memory":
             return _memory
     return _of_another_package(scheme)
@@ -54,7 +56,13 @@ def _postgres(url: StoreUrl, *, names: Names, connections: int = 4) -> Store:
     keep = cast("Keep", url.options.get("keep", "full"))
     pooler = cast("Pooler", url.options.get("pooler", "none"))
     return PostgresStore(
-        url.dsn, schema=names.schema, prefix=names.prefix, keep=keep, pooler=pooler, connections=connections
+        url.dsn,
+        schema=names.schema,
+        prefix=names.prefix,
+        keep=keep,
+        pooler=pooler,
+        driver=url.driver,
+        connections=connections,
     )
 
 
@@ -65,6 +73,13 @@ def _sqlite(url: StoreUrl, *, names: Names) -> Store:
     keep = cast("Keep", url.options.get("keep", "full"))
     synchronous = cast("Synchronous", url.options.get("synchronous", "full"))
     return SqliteStore(url.path, prefix=names.prefix, keep=keep, synchronous=synchronous)
+
+
+def _mysql(url: StoreUrl, *, names: Names, connections: int = 4) -> Store:
+    from pillarbox.stores.mariadb.store import MariadbStore
+
+    keep = cast("Keep", url.options.get("keep", "full"))
+    return MariadbStore(url.dsn, schema=names.schema, prefix=names.prefix, keep=keep, connections=connections)
 
 
 def _memory(url: StoreUrl, *, names: Names) -> Store:  # noqa: ARG001 - nothing to name

@@ -28,9 +28,7 @@ def conditions(selection: Selection, binder: Binder, *, key: str = "key") -> str
 
     `key` is how that column is written, where the word must be quoted.
     """
-    found = [
-        f"{column} = {binder.value(value)}" for column, value in _equals(selection, key) if value is not None
-    ]
+    found = [f"{column} = {binder.value(value)}" for column, value in _equals(selection, key) if value is not None]
     found += [binder.any_of(column, values) for column, values in _lists(selection) if values is not None]
     found += [f"{column} {sign} {binder.value(value)}" for column, sign, value in _bounds(selection) if value]
     if selection.error is not None:

@@ -1,9 +1,9 @@
 """Store URLs: one line that says which store, where, and how.
 
     sqlite:///relative.db   sqlite:////absolute.db   postgresql://user:${PASSWORD}@host:5432/db?sslmode=verify-full
-    memory://
+    mysql://user:${PASSWORD}@host:3306/db?ssl_ca=%2Fetc%2Fca.pem   memory://
 
-No driver is imported to read one.
+A driver can be named, as in postgresql+psycopg://. No driver is imported to read one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from pillarbox.errors import ConfigError
 from pillarbox.names import Names
+from pillarbox.stores.postgres.drivers import DriverName
 from pillarbox.stores.url_secrets import expanded, redacted
 
 __all__ = ["StoreUrl", "check_file", "known_schemes", "store_url"]
@@ -28,6 +29,7 @@ _KEEP: Final = ("full", "no-payload", "off")
 _OPTIONS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType(
     {
         "memory": {"keep": _KEEP},
+        "mysql": {"keep": _KEEP},
         "postgresql": {"keep": _KEEP, "pooler": ("none", "transaction")},
         "sqlite": {"keep": _KEEP, "synchronous": ("full", "normal")},
     }
@@ -43,8 +45,17 @@ _FOR_THE_DRIVER: Final = frozenset(
 )  # fmt: skip
 """Connection parameters of PostgreSQL that go to the driver as they are."""
 
-_ALIASES: Final = MappingProxyType({"postgres": "postgresql"})
-_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+[A-Za-z0-9_.-]+)?://(?P<rest>.*)", re.DOTALL)
+_FOR_PYMYSQL: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_key", "unix_socket"})
+_SSL: Final = ("off", "on", "unverified")
+
+_ALIASES: Final = MappingProxyType({"postgres": "postgresql", "mariadb": "mysql"})
+_DRIVERS: Final[Mapping[str, DriverName]] = MappingProxyType(
+    {"asyncpg": "asyncpg", "psycopg": "psycopg", "psycopg_async": "psycopg"}
+)
+"""Those of SQLAlchemy's names that say which driver the store should use; others say nothing to it."""
+_URL: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>[A-Za-z0-9_.-]+))?://(?P<rest>.*)", re.DOTALL
+)
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.%-]*)(:\d{1,5})?")
 _OPTION: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]{0,40})=(?P<value>[^=]*)")
 
@@ -59,6 +70,8 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """The file of an SQLite store; empty when none was named."""
     options: Mapping[str, str] = {}
+    driver: DriverName | None = None
+    """The driver that a PostgreSQL URL asks for, as in `postgresql+psycopg://`."""
 
     def __repr__(self) -> str:
         return f"StoreUrl({self.redacted!r})"
@@ -81,7 +94,8 @@ def store_url(text: str, *, environ: Mapping[str, str] = os.environ) -> StoreUrl
     if "#" in match["rest"]:
         raise ConfigError("The store URL has a bare '#'; write it as %23.")
     place, _, query = match["rest"].partition("?")
-    return _READERS.get(scheme, _read_other)(scheme, place, query)
+    url = _READERS.get(scheme, _read_other)(scheme, place, query)
+    return msgspec.structs.replace(url, driver=_DRIVERS.get((match["driver"] or "").lower()))
 
 
 def check_file(url: StoreUrl, names: Names) -> None:
@@ -125,6 +139,29 @@ def _read_postgresql(scheme: str, place: str, query: str) -> StoreUrl:
     return StoreUrl(scheme=scheme, dsn=dsn, redacted=redacted(dsn), options=_options(scheme, ours))
 
 
+def _read_mysql(scheme: str, place: str, query: str) -> StoreUrl:
+    authority, _, database = place.partition("/")
+    login, at, host = authority.rpartition("@")
+    if "@" in database + query or not database or not _HOST.fullmatch(host):
+        raise ConfigError(
+            "The MySQL URL cannot be read: write mysql://user@host:3306/database, a password after the user and a "
+            "colon, and special characters in both and in options as %XX."
+        )
+    pairs = _pairs(query)
+    _check_ssl(pairs)
+    ours = {name: value for name, value in pairs.items() if name not in _FOR_PYMYSQL}
+    theirs = "&".join(f"{name}={value}" for name, value in pairs.items() if name in _FOR_PYMYSQL)
+    dsn = f"{scheme}://{login}{at}{host}/{database}" + (f"?{theirs}" if theirs else "")
+    return StoreUrl(scheme=scheme, dsn=dsn, redacted=redacted(dsn), options=_options(scheme, ours))
+
+
+def _check_ssl(pairs: Mapping[str, str]) -> None:
+    if pairs.get("ssl", "off") not in _SSL:
+        raise ConfigError(f"The option ssl of a mysql store is one of {_listed(_SSL)}.")
+    if pairs.get("ssl") == "off" and {"ssl_ca", "ssl_cert"} & pairs.keys():
+        raise ConfigError("The store URL says ssl=off and names certificates; leave one of them out.")
+
+
 def _read_memory(scheme: str, place: str, query: str) -> StoreUrl:
     if place:
         raise ConfigError("A memory store has no place: write memory:// and nothing after it but options.")
@@ -137,7 +174,9 @@ def _read_other(scheme: str, place: str, query: str) -> StoreUrl:
     return StoreUrl(scheme=scheme, dsn=dsn, redacted=redacted(dsn), options=_pairs(query))
 
 
-_READERS: Final = MappingProxyType({"memory": _read_memory, "postgresql": _read_postgresql, "sqlite": _read_sqlite})
+_READERS: Final = MappingProxyType(
+    {"memory": _read_memory, "mysql": _read_mysql, "postgresql": _read_postgresql, "sqlite": _read_sqlite}
+)
 
 
 def _pairs(query: str) -> Mapping[str, str]:

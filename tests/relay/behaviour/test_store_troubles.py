@@ -13,6 +13,7 @@ from pillarbox.message import Message, State
 from pillarbox.protocols import Outcome
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
+from pillarbox.stores.postgres.drivers import DriverName
 from tests.private_postgres import PrivatePostgres
 from tests.relay.behaviour.scene import SHORT_LEASE, Scene, Script, postgres_scene, quick_retry, until
 from tests.relay.behaviour.wire import Wire
@@ -80,8 +81,11 @@ async def server(private_postgres: Callable[[], PrivatePostgres]) -> PrivatePost
 
 
 @pytest.mark.timeout(180)
-async def test_a_database_that_is_killed_and_started_again_costs_nothing(server: PrivatePostgres) -> None:
-    async with postgres_scene(server.url, "outages") as scene:
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_database_that_is_killed_and_started_again_costs_nothing(
+    server: PrivatePostgres, driver: DriverName
+) -> None:
+    async with postgres_scene(server.url, "outages", driver=driver) as scene:
         sink = Script(batch=5)
         async with scene.relay(sink), scene.relay(sink):
             await scene.put(*[(number, f"key-{number % 10}") for number in range(100)])

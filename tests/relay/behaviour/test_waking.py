@@ -23,6 +23,7 @@ def seldom(wire: Wire, scene: Scene, sink: Script) -> Relay:
     return Relay(wire.store, [Destination(lambda: sink, DestinationSettings(name="sink"))], settings=settings)
 
 
+@pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg"], indirect=True)
 async def test_a_commit_wakes_an_idle_relay(scene: Scene) -> None:
     sink, wire = Script(), Wire(scene.open_store())
     async with seldom(wire, scene, sink):
@@ -41,6 +42,7 @@ async def is_drowsy(scene: Scene) -> bool:
     return asleep == [True] if scene.store.features.notifies else bool(asleep)
 
 
+@pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg"], indirect=True)
 async def test_a_rollback_wakes_nobody(scene: Scene) -> None:
     sink, wire = Script(), Wire(scene.open_store())
     async with seldom(wire, scene, sink):

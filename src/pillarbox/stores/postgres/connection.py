@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pillarbox.errors import MissingExtra, PillarboxError, SchemaMissing, StoreError, StoreUnavailable
-
-try:
-    import asyncpg
-except ModuleNotFoundError as error:
-    raise MissingExtra("asyncpg", extra="postgres", needed_for="The PostgreSQL store") from error
+from pillarbox.errors import PillarboxError, SchemaMissing, StoreError, StoreUnavailable
+from pillarbox.stores.postgres.drivers import Connection, Driver, DriverName, Pool, Refusal, driver_called
 
 __all__ = ["Database", "Pooler", "mapped_errors", "pins"]
 
@@ -45,37 +42,35 @@ _AWAY: Final = ("08", "57", "53", "40", "55P03", "25006")
 """SQLSTATE beginnings that pass: connection, shutdown, resources, conflicts, lock timeout, a standby."""
 
 
-class _Connection(asyncpg.Connection):
-    """Keeps its settings when it goes back to the pool: a reset would cost a round trip and unpin the plans."""
-
-    def get_reset_query(self) -> str:
-        return ""
-
-
 class Database:
     """A small pool, and the three ways the store uses it: quick, durable, asking."""
 
-    def __init__(self, url: str, *, pooler: Pooler = "none", connections: int = 4, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        driver: DriverName | None = None,
+        pooler: Pooler = "none",
+        connections: int = 4,
+        timeout: timedelta,
+    ) -> None:
+        self.driver: Final = driver_called(driver)
         self._url = url
         self._pooled = pooler == "transaction"
         self._connections = connections
         self._timeout = timeout.total_seconds()
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self.session: object = None
         """Changes whenever what was read may have to be read again: a failover can take the sequence back."""
 
     async def open(self) -> None:
-        with mapped_errors():
-            self._pool = await asyncpg.create_pool(
+        with mapped_errors(self.driver):
+            self._pool = await self.driver.pool(
                 self._url,
-                min_size=self._connections,
-                max_size=self._connections,
-                connection_class=_Connection,
-                init=self._prepare,
+                size=self._connections,
                 timeout=self._timeout,
-                command_timeout=self._timeout,
-                statement_cache_size=0 if self._pooled else 200,
-                max_inactive_connection_lifetime=0,
+                init=self._prepare,
+                is_direct=not self._pooled,
             )
 
     async def close(self) -> None:
@@ -84,7 +79,7 @@ class Database:
             await pool.close()
 
     @asynccontextmanager
-    async def quick(self) -> AsyncIterator[Any]:
+    async def quick(self) -> AsyncIterator[Connection]:
         """Hot statements: pinned plans, one implicit transaction each, losing the last of them costs a repeat."""
         async with self._borrowed() as connection:
             if not self._pooled:
@@ -95,21 +90,21 @@ class Database:
                 yield connection
 
     @asynccontextmanager
-    async def durable(self) -> AsyncIterator[Any]:
+    async def durable(self) -> AsyncIterator[Connection]:
         """One transaction that survives a crash of the server, with the pinned plans."""
         async with self._borrowed() as connection, _transaction(connection):
             await connection.execute(_settings(_PINS) if self._pooled else _DURABLE)
             yield connection
 
     @asynccontextmanager
-    async def asking(self) -> AsyncIterator[Any]:
+    async def asking(self) -> AsyncIterator[Connection]:
         """One durable transaction with the planner free to choose: for what people ask and do."""
         async with self._borrowed() as connection, _transaction(connection):
             await connection.execute(_UNCOMPILED if self._pooled else f"{_UNPINNED}; {_DURABLE}")
             yield connection
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[Any]:
+    async def looking(self) -> AsyncIterator[Connection]:
         """One snapshot for several statements, with the planner free to choose: for what people ask."""
         async with (
             self._borrowed() as connection,
@@ -119,14 +114,14 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[Any]:
-        with mapped_errors():
+    async def _borrowed(self) -> AsyncIterator[Connection]:
+        with mapped_errors(self.driver):
             if self._pool is None:
                 raise StoreUnavailable("The PostgreSQL store is not open; call open() first.")
             async with self._pool.acquire(timeout=self._timeout) as connection:
                 yield connection
 
-    async def _prepare(self, connection: Any) -> None:
+    async def _prepare(self, connection: Connection) -> None:
         self.session = object()
         if not self._pooled:
             await connection.execute(pins())
@@ -137,7 +132,7 @@ def pins() -> str:
     return _settings(_PINS + _RELAXED + _ISOLATED).replace("set local", "set")
 
 
-def _transaction(connection: Any) -> Any:
+def _transaction(connection: Connection) -> AbstractAsyncContextManager[object]:
     return connection.transaction(isolation="read_committed")
 
 
@@ -146,31 +141,46 @@ def _settings(pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 @contextmanager
-def mapped_errors() -> Iterator[None]:
-    """Turn the driver's errors into ours, once, with the cause kept. No URL and no password is repeated."""
+def mapped_errors(driver: Driver) -> Iterator[None]:
+    """Turn the driver's errors into ours, once, with the cause kept. No URL and no password is repeated.
+
+    Who is cancelled stays cancelled: a driver that then finds the server gone tells of that instead.
+    """
+    cancels = _cancels()
     try:
         yield
     except PillarboxError:
         raise
-    except asyncpg.UndefinedTableError as error:
-        raise SchemaMissing(f"A table is missing ({error}): run `pillarbox schema install`.") from error
-    except asyncpg.PostgresError as error:
-        raise _told(error) from error
-    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise StoreUnavailable(
-            f"PostgreSQL cannot be reached ({str(error) or type(error).__name__}): "
-            "check that it runs, and the URL's host and port."
-        ) from error
+    except driver.errors as error:
+        if _cancels() > cancels:
+            raise asyncio.CancelledError from error
+        refusal = driver.refusal(error)
+        raise (_unreached(error) if refusal is None else _told(refusal)) from error
 
 
-def _told(error: asyncpg.PostgresError) -> StoreError:
-    state = error.sqlstate or ""
+def _cancels() -> int:
+    """How often the running task was told to stop."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _unreached(error: Exception) -> StoreError:
+    words = " ".join(str(error).split()) or type(error).__name__
+    return StoreUnavailable(f"PostgreSQL cannot be reached ({words}): check that it runs, and the URL's host and port.")
+
+
+def _told(refusal: Refusal) -> StoreError:
+    state, message = refusal.state, refusal.message
+    if state == "42P01":
+        return SchemaMissing(f"A table is missing ({message}): run `pillarbox schema install`.")
     if state.startswith("28"):
-        return StoreUnavailable(f"PostgreSQL refused the login ({error}): check the URL's user and password.")
+        return StoreUnavailable(f"PostgreSQL refused the login ({message}): check the URL's user and password.")
     if state == "3D000":
-        return StoreUnavailable(f"PostgreSQL is there, but {error}: create it or correct the URL.")
+        return StoreUnavailable(f"PostgreSQL is there, but {message}: create it or correct the URL.")
     if state.startswith(_AWAY):
-        return StoreUnavailable(f"PostgreSQL is not able to answer now ({error}): it will be tried again.")
+        return StoreUnavailable(f"PostgreSQL is not able to answer now ({message}): it will be tried again.")
     if state == "42501":
-        return StoreError(f"PostgreSQL refused it ({error}): see `pillarbox schema grants`.")
-    return StoreError(f"PostgreSQL refused it ({type(error).__name__}: {error}).")
+        return StoreError(f"PostgreSQL refused it ({message}): see `pillarbox schema grants`.")
+    return StoreError(
+        f"PostgreSQL refused it ({state}: {message})." if state else f"PostgreSQL refused it ({message})."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pillarbox.protocols import Finding
 from pillarbox.stores.postgres.facts import PostgresFacts, findings_of
@@ -11,6 +11,12 @@ from pillarbox.stores.postgres.grants import Right, rights
 from pillarbox.stores.postgres.parts import Parts
 
 __all__ = ["Inspecting"]
+
+_SETTINGS: Final = (
+    "in_recovery", "read_only", "fsync", "full_page_writes", "synchronous_commit", "synchronous_standbys", "standbys",
+    "login",
+)  # fmt: skip
+"""In the order in which they are told."""
 
 
 class Inspecting(Parts):
@@ -25,7 +31,7 @@ class Inspecting(Parts):
         async with self._database.asking() as connection:
             settings = await connection.fetchrow(self._sql["inspect_settings"])
             return PostgresFacts(
-                **settings,
+                **dict(zip(_SETTINGS, settings, strict=True)),
                 role_commits=dict(await connection.fetch(self._sql["inspect_roles"])),
                 pins=dict(await connection.fetch(self._sql["inspect_pins"])),
                 hidden_sessions=await connection.fetchval(self._sql["inspect_hidden"]),

@@ -7,14 +7,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
-
-import asyncpg
 
 from pillarbox.errors import StoreError
 from pillarbox.protocols import Wakeups
 from pillarbox.stores.postgres.connection import mapped_errors
+from pillarbox.stores.postgres.drivers import Connection, Driver
 from pillarbox.stores.postgres.parts import Parts
 
 __all__ = ["Listening"]
@@ -30,7 +29,8 @@ log: Final = logging.getLogger("pillarbox.store")
 class _Ear:
     """One listening connection. Behind a transaction pooler LISTEN is deaf without a word: a test finds out."""
 
-    def __init__(self, url: str, table: str, wake: Callable[[], None]) -> None:
+    def __init__(self, driver: Driver, url: str, table: str, wake: Callable[[], None]) -> None:
+        self._driver = driver
         self._url = url
         self._table = table
         self._wake = wake
@@ -42,7 +42,7 @@ class _Ear:
         """Listen for as long as it works, again and again."""
         while True:
             try:
-                with mapped_errors():
+                with mapped_errors(self._driver):
                     await self._listen()
             except StoreError as error:
                 if self.is_listening:
@@ -51,7 +51,7 @@ class _Ear:
             await asyncio.sleep(_RETRY_AFTER)
 
     async def _listen(self) -> None:
-        connection: Any = await asyncpg.connect(self._url, timeout=10, command_timeout=10, statement_cache_size=0)
+        connection = await self._driver.connect(self._url, timeout=10, command_timeout=10)
         try:
             self._oid = str(await connection.fetchval("select $1::regclass::oid", self._table))
             await connection.add_listener(_CHANNEL, self._heard)
@@ -65,7 +65,7 @@ class _Ear:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=2)
 
-    async def _hears_itself(self, connection: Any) -> bool:
+    async def _hears_itself(self, connection: Connection) -> bool:
         word, arrived = f"test {uuid4()}", asyncio.Event()
         self._expected[word] = arrived
         try:
@@ -90,7 +90,7 @@ class Listening(Parts):
 
     @asynccontextmanager
     async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:
-        ear = _Ear(self._url, self._names.table("outbox"), wake)
+        ear = _Ear(self._database.driver, self._url, self._names.table("outbox"), wake)
         task = asyncio.create_task(ear.run())
         try:
             yield ear

@@ -141,21 +141,21 @@ def grouped_by_strikes(
 def _registry(rows: Sequence[Any]) -> Registry:
     relays: list[RelayInfo] = []
     owners: dict[str, dict[int, UUID]] = defaultdict(dict)
-    for row in rows:
-        if row["relay_id"] is not None:
-            relays.append(_relay(row))
-            for destination, partitions in msgspec.json.decode(row["owned"] or "{}").items():
-                owners[destination].update(dict.fromkeys(partitions, row["relay_id"]))
-    return Registry(rows[0]["now"], sorted(relays, key=_by_name), owners)
+    for _, *told, owned in rows:
+        if (relay_id := told[0]) is not None:
+            relays.append(_relay(told))
+            for destination, partitions in msgspec.json.decode(owned or "{}").items():
+                owners[destination].update(dict.fromkeys(partitions, relay_id))
+    return Registry(rows[0][0], sorted(relays, key=_by_name), owners)
 
 
 def _by_name(relay: RelayInfo) -> UUID:
     return relay.relay_id
 
 
-def _relay(row: Any) -> RelayInfo:
+def _relay(row: Sequence[Any]) -> RelayInfo:
+    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at = row
     return RelayInfo(
-        relay_id=row["relay_id"], service=row["service"], host=row["host"], pid=row["pid"], version=row["version"],
-        destinations=row["destinations"], reachable=row["reachable"], asleep=row["asleep"],
-        started_at=row["started_at"], expires_at=row["expires_at"],
+        relay_id=relay_id, service=service, host=host, pid=pid, version=version, destinations=destinations,
+        reachable=reachable, asleep=asleep, started_at=started_at, expires_at=expires_at,
     )  # fmt: skip

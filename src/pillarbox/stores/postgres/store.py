@@ -11,6 +11,7 @@ from pillarbox.protocols import StoreFeatures
 from pillarbox.stores.keeping import Keep, check_keep
 from pillarbox.stores.migrations import check_version, latest_version
 from pillarbox.stores.postgres.connection import Database, Pooler
+from pillarbox.stores.postgres.drivers import DriverName
 from pillarbox.stores.postgres.inspecting import Inspecting
 from pillarbox.stores.postgres.listening import Listening
 from pillarbox.stores.postgres.membership import Membership
@@ -25,7 +26,7 @@ _PACKAGE: Final = "pillarbox.stores.postgres"
 
 
 class PostgresStore(ReadingLanes, Settling, Membership, Operating, Listening, Inspecting):
-    """`Store` on PostgreSQL 13 or newer, through asyncpg.
+    """`Store` on PostgreSQL 13 or newer, through asyncpg or psycopg.
 
     `clock` replaces the server's clock, for tests. `keep` says what stays of a delivered message. With
     `pooler="transaction"` nothing depends on a session: no prepared statement, no setting outside a transaction.
@@ -42,13 +43,14 @@ class PostgresStore(ReadingLanes, Settling, Membership, Operating, Listening, In
         clock: Clock | None = None,
         keep: Keep = "full",
         pooler: Pooler = "none",
+        driver: DriverName | None = None,
         connections: int = 4,
         timeout: timedelta = timedelta(seconds=30),
     ) -> None:
         check_keep(keep)
         self._url = url
         self._names = Names(schema, prefix)
-        self._database = Database(url, pooler=pooler, connections=connections, timeout=timeout)
+        self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
         self._sql = Statements(_PACKAGE, self._names)
         self._clock = clock
         self._keep = keep

@@ -14,9 +14,9 @@ from benchmarks.measuring import at_least, compare
 from benchmarks.store import BATCH, rotated, store_loop
 from pillarbox.message import PARTITIONS
 from pillarbox.names import Names
-from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.mariadb.driver import connected
 from pillarbox.stores.mariadb.schema import MariadbSchema
+from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.urls import store_url
 
 __all__ = ["drain"]

@@ -13,7 +13,8 @@ from pillarbox.message import SKIPPED_DESTINATION
 __all__ = ["TABLES", "Names", "check_destination"]
 
 TABLES: Final = (
-    "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "schema", "messages", "wake", "slot",
+    "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "schema", "messages", "wake",
+    "slot",
 )  # fmt: skip
 """What follows the prefix. `messages` is the view, `wake` PostgreSQL's trigger, `slot` what MySQL locks for keys."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.mariadb_server import MariadbServer, scratch_mariadb
 from tests.postgres_server import PostgresServer, scratch_database, scratch_schema
 from tests.private_postgres import PrivatePostgres
 from tests.private_rabbitmq import PrivateRabbitmq
@@ -53,6 +54,20 @@ def private_postgres() -> Iterator[Callable[[], PrivatePostgres]]:
                 missing(PostgresServer(), reason=str(reason), environ=os.environ)
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[str]:
+    """A MariaDB or MySQL server that others may use too."""
+    with found(MariadbServer(), environ=os.environ) as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: str) -> Iterator[str]:
+    """A MariaDB database of the test's own, empty."""
+    with scratch_mariadb(mariadb_server) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

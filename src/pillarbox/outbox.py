@@ -38,15 +38,24 @@ _URI_REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-
 
 
 class SyncHandle(Protocol):
-    """A connection or session whose methods are called: sqlite3, psycopg, SQLAlchemy's `Session`, `Connection`."""
+    """A connection or session whose methods are called: sqlite3, psycopg, PyMySQL, SQLAlchemy's `Session`."""
 
-    def close(self) -> None: ...
+    def commit(self) -> None: ...
 
 
-class AsyncHandle(Protocol):
-    """One whose methods are awaited: asyncpg, aiosqlite, psycopg's and SQLAlchemy's async ones."""
+class _Committed(Protocol):
+    """One whose methods are awaited: asyncmy, aiomysql, aiosqlite, psycopg's and SQLAlchemy's async ones."""
+
+    def commit(self) -> Coroutine[Any, Any, None]: ...
+
+
+class _Closed(Protocol):
+    """One that is awaited and does not commit by itself: asyncpg."""
 
     def close(self) -> Coroutine[Any, Any, None]: ...
+
+
+AsyncHandle = _Committed | _Closed
 
 
 class Outbox:

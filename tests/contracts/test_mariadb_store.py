@@ -14,7 +14,7 @@ from pillarbox.clock import FrozenClock
 from pillarbox.message import Message
 from pillarbox.names import Names
 from pillarbox.protocols import Accept, InboxAsk, Insert, Store
-from pillarbox.stores.mariadb import MariadbStore
+from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.schema import schema_at
 from pillarbox.stores.urls import store_url
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness

@@ -8,6 +8,7 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from aiosqlite import Connection as Aiosqlite
+from asyncmy.connection import Connection as Asyncmy
 from asyncpg import Connection as Asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from psycopg import AsyncConnection as AsyncPsycopg
@@ -37,12 +38,14 @@ async def async_handles(
     four: PoolConnectionProxy[Any],
     five: AsyncConnection,
     six: AsyncSession,
+    seven: Asyncmy,
 ) -> None:
     assert_type(await outbox.publish(one, object(), key=None), UUID)
     assert_type(await outbox.publish(two, object()), UUID)
     assert_type(await outbox.publish(three, [object()]), list[UUID])
     assert_type(await outbox.publish(four, object()), UUID)
     assert_type(await outbox.send(five, object()), UUID)
+    assert_type(await outbox.publish(seven, object()), UUID)
     pending = outbox.send(six, [object()])
     assert_type(await pending, list[UUID])
     found: Awaitable[list[UUID]] = pending

@@ -26,8 +26,11 @@ _CONFLICT_STATES: Final = frozenset({"40001", "40P01", "55P03"})
 _OUTAGE_STATES: Final = ("08", "53", "57P", "58", "25006")
 """Connection, resources, shutdown, system; and a server that became a replica."""
 _BUSY: Final = frozenset({"SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_RECOVERY", "SQLITE_LOCKED"})
-_MYSQL_CONFLICTS: Final = frozenset({1020, 1205, 1213})
-_MYSQL_OUTAGES: Final = frozenset({1040, 1053, 1927, 2002, 2003, 2006, 2013, 2055})
+_MYSQL: Final = frozenset({"pymysql.err.MySQLError", "asyncmy.errors.MySQLError", "MySQLdb._exceptions.MySQLError"})
+_MYSQL_CONFLICTS: Final = frozenset({1020, 1205, 1213, 3572})
+"""Record changed, lock wait timeout, deadlock, lock not available."""
+_MYSQL_OUTAGES: Final = frozenset({0, 1040, 1047, 1053, 1203, 1290, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+"""A driver's own "not connected"; then too many connections, not ready, shutdown, read-only, killed, lost, idle."""
 _LOST: Final = frozenset(
     {
         "asyncpg.exceptions._base.InterfaceError",
@@ -62,18 +65,18 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _own_cause(error: BaseException) -> Cause | None:
     if getattr(error, "connection_invalidated", False):
         return Cause.OUTAGE
+    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__}
+    if names & _MYSQL:  # before the state, which some of them have too: it says less than the number
+        return _of_mysql(error)
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return _of_state(state)
     if isinstance(error, sqlite3.Error):
         return Cause.CONFLICT if _is_busy(error) else None
-    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__}
     if names & _LOST:
         return Cause.OUTAGE
     if "psycopg.OperationalError" in names:  # without a state: the connection failed
         return Cause.OUTAGE
-    if "pymysql.err.MySQLError" in names or "asyncmy.errors.MySQLError" in names:
-        return _of_mysql(error)
     return None
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, closing, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +37,7 @@ class Transactions(msgspec.Struct, frozen=True):
 
 
 def transactions_of(database: object) -> Transactions:
-    """Transactions of SQLAlchemy's session makers and engines, of asyncpg's and psycopg's pools, of a SQLite file.
+    """Transactions of SQLAlchemy's session makers and engines, of drivers' pools, of a SQLite file.
 
     Anything else must be a function that returns a context manager, sync or async, which gives the handle, commits at
     its end and rolls back on an exception. `ConfigError` for what is none of these.
@@ -43,8 +50,9 @@ def transactions_of(database: object) -> Transactions:
     if callable(database):
         return _called(database)
     raise ConfigError(
-        f"A {type(database).__qualname__} cannot open transactions: give a sessionmaker, an engine, a pool of asyncpg "
-        "or psycopg, the Path of a SQLite file, or a function that returns a context manager."
+        f"A {type(database).__qualname__} cannot open transactions: give a sessionmaker, an engine, a pool of "
+        "asyncpg, psycopg, asyncmy or aiomysql, the Path of a SQLite file, or a function that returns a context "
+        "manager."
     )
 
 
@@ -89,6 +97,22 @@ def _asyncpg_pool(pool: Any) -> Transactions:
     return Transactions(asynchronous=begin)
 
 
+def _mysql_pool(pool: Any) -> Transactions:
+    @asynccontextmanager
+    async def begin() -> AsyncIterator[Any]:
+        async with pool.acquire() as connection:
+            await connection.begin()
+            try:
+                yield connection
+            except BaseException:
+                with suppress(Exception):  # the connection is lost, or the driver closed it when it was cancelled
+                    await connection.rollback()
+                raise
+            await connection.commit()
+
+    return Transactions(asynchronous=begin)
+
+
 def _memory(store: Any) -> Transactions:
     return Transactions(synchronous=store.transaction)
 
@@ -116,5 +140,7 @@ _KNOWN: Final[dict[str, Callable[[Any], Transactions]]] = {
     "psycopg_pool.pool.ConnectionPool": _psycopg_pool,
     "psycopg_pool.pool_async.AsyncConnectionPool": _async_psycopg_pool,
     "asyncpg.pool.Pool": _asyncpg_pool,
+    "asyncmy.pool.Pool": _mysql_pool,
+    "aiomysql.pool.Pool": _mysql_pool,
     "pillarbox.stores.memory.store.MemoryStore": _memory,
 }

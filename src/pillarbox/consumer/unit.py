@@ -71,6 +71,7 @@ class Unit:
             if not await cast("Awaitable[bool]", self.inbox.accept(tx, event)):
                 return False
             with handling(event), Verifying(tx) as verifying:
+                await verifying.mark_async()
                 for handler in handlers:
                     await self._call(handler, (payload, tx, event), tx)
                 await verifying.check_async()
@@ -81,6 +82,7 @@ class Unit:
             if not self.inbox.accept(tx, event):
                 return False
             with handling(event), Verifying(tx) as verifying:
+                verifying.mark()
                 for handler in handlers:
                     handler.function(*(payload, tx, event)[: handler.takes])
                 verifying.check()

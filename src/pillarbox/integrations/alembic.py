@@ -23,7 +23,7 @@ from alembic.operations.ops import UpgradeOps
 from alembic.util import DispatchPriority, PriorityDispatchResult
 from sqlalchemy import Connection, MetaData, text
 
-from pillarbox.integrations.sqlalchemy import escaped, included, version_of
+from pillarbox.integrations.sqlalchemy import escaped, included, quote_of, scheme_of, version_of
 from pillarbox.names import Names
 from pillarbox.stores.migrations import check_version
 from pillarbox.stores.scripts import latest, statements
@@ -100,10 +100,11 @@ for _name, _method in (
 
 @Operations.implementation_for(ChangeTables)
 def _change(operations: Operations, change: ChangeTables) -> None:
-    dialect = operations.get_context().dialect.name
+    dialect = operations.get_context().dialect
     if change.names.schema is not None and change.since == 0:
-        operations.execute(text(f'create schema if not exists "{change.names.schema}"'))
-    for statement in statements(dialect, names=change.names, since=change.since, to=change.to):
+        quote = quote_of(dialect)
+        operations.execute(text(f"create schema if not exists {quote}{change.names.schema}{quote}"))
+    for statement in statements(scheme_of(dialect), names=change.names, since=change.since, to=change.to):
         operations.execute(text(escaped(statement)))
 
 
@@ -130,14 +131,15 @@ def _rendered(context: AutogenContext, change: ChangeTables) -> str:
 def _compare(context: AutogenContext, upgrade_ops: UpgradeOps, _schemas: object) -> PriorityDispatchResult:
     """Before Alembic's own, which would want to drop what it finds and nobody declared."""
     wanted = [names for metadata in _metadata(context) for names in included(metadata)]
-    context._name_filters.append(lambda name, kind, parents: not _is_ours(name, kind, parents, wanted))
+    default = context.dialect.default_schema_name
+    context._name_filters.append(lambda name, kind, parents: not _is_ours(name, kind, parents, wanted, default))
     if context.connection is not None:
         upgrade_ops.ops += [change for names in wanted for change in _changes(context.connection, names)]
     return PriorityDispatchResult.CONTINUE
 
 
 def _changes(connection: Connection, names: Names) -> Iterator[ChangeTables]:
-    current, wanted = version_of(connection, names), latest(connection.dialect.name)
+    current, wanted = version_of(connection, names), latest(scheme_of(connection.dialect))
     if current > wanted:
         check_version(current, latest=wanted)
     if current < wanted:
@@ -151,7 +153,11 @@ def _metadata(context: AutogenContext) -> Iterable[MetaData]:
     return (given,) if isinstance(given, MetaData) else given
 
 
-def _is_ours(name: str | None, kind: str, parents: Mapping[str, Any], wanted: Iterable[Names]) -> bool:
+def _is_ours(
+    name: str | None, kind: str, parents: Mapping[str, Any], wanted: Iterable[Names], default: str | None
+) -> bool:
+    """Alembic leaves out the name of the default schema; people may have written it."""
     if kind != "table" or name is None:
         return False
-    return any(parents.get("schema_name") == names.schema and names.is_ours(name) for names in wanted)
+    schema = parents.get("schema_name") or default
+    return any(schema == (names.schema or default) and names.is_ours(name) for names in wanted)

@@ -66,7 +66,8 @@ class InboxMiddleware:
         if self._transactions.asynchronous is None:
             raise ConfigError(
                 "The inbox of FastStream's subscribers needs transactions that are awaited: give an "
-                "async_sessionmaker, an AsyncEngine, a pool of asyncpg, or psycopg's AsyncConnectionPool."
+                "async_sessionmaker, an AsyncEngine, a pool of asyncpg, asyncmy or aiomysql, or psycopg's "
+                "AsyncConnectionPool."
             )
         Inbox(name, schema=schema, prefix=prefix)  # so that wrong names are told now
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import Connection, MetaData, event, inspect, text
+from sqlalchemy.engine import Dialect
 
 from pillarbox.names import Names
 from pillarbox.stores.scripts import statements
 
-__all__ = ["include_tables", "included", "run", "version_of"]
+__all__ = ["escaped", "include_tables", "included", "quote_of", "run", "scheme_of", "version_of"]
 
 _KEY: Final = "pillarbox"
 
@@ -45,14 +46,27 @@ def version_of(connection: Connection, names: Names) -> int:
     """The version of the tables; 0 when there are none."""
     if not inspect(connection).has_table(names.bare("schema"), schema=names.schema):
         return 0
-    found = connection.execute(text(names.applied("select max(version) from pillarbox_schema"))).scalar()
-    return int(found or 0)
+    asked = names.applied("select max(version) from pillarbox_schema", quote=quote_of(connection.dialect))
+    return int(connection.execute(text(asked)).scalar() or 0)
 
 
 def run(connection: Connection, names: Names, *, since: int, to: int | None = None) -> None:
-    """Bring the tables from one version to another, by default the latest, in the caller's transaction."""
-    for statement in statements(connection.dialect.name, names=names, since=since, to=to):
+    """Bring the tables from one version to another, by default the latest, in the caller's transaction.
+
+    MySQL has none for this: it commits after each statement.
+    """
+    for statement in statements(scheme_of(connection.dialect), names=names, since=since, to=to):
         connection.execute(text(escaped(statement)))
+
+
+def scheme_of(dialect: Dialect) -> str:
+    """What a store URL calls the dialect: SQLAlchemy has two names for MySQL's."""
+    return "mysql" if dialect.name == "mariadb" else dialect.name
+
+
+def quote_of(dialect: Dialect) -> str:
+    """What stands around a name in this dialect."""
+    return "`" if scheme_of(dialect) == "mysql" else '"'
 
 
 def escaped(statement: str) -> str:

@@ -28,6 +28,10 @@ _WRITERS: Final = {
     "psycopg.AsyncConnection": "psycopg.AsyncPsycopgWriter",
     "asyncpg.connection.Connection": "asyncpg.AsyncpgWriter",
     "asyncpg.pool.PoolConnectionProxy": "asyncpg.AsyncpgWriter",
+    "pymysql.connections.Connection": "pymysql.PymysqlWriter",
+    "MySQLdb.connections.Connection": "mysqldb.MysqldbWriter",
+    "asyncmy.connection.Connection": "asyncmy.AsyncmyWriter",
+    "aiomysql.connection.Connection": "aiomysql.AiomysqlWriter",
     "sqlalchemy.engine.base.Connection": "sqlalchemy.ConnectionWriter",
     "sqlalchemy.ext.asyncio.engine.AsyncConnection": "sqlalchemy.AsyncConnectionWriter",
     "sqlalchemy.orm.session.Session": "sqlalchemy_session.SessionWriter",
@@ -50,6 +54,8 @@ _HINTS: Final = {
     "asyncpg.pool.PoolAcquireContext": _POOL,
     "psycopg_pool.base.BasePool": _POOL,
     "psycopg2.pool.AbstractConnectionPool": _POOL,
+    "asyncmy.pool.Pool": _POOL,
+    "aiomysql.pool.Pool": _POOL,
     "sqlalchemy.pool.base.Pool": _POOL,
     "sqlalchemy.engine.base.Engine": _ENGINE,
     "sqlalchemy.ext.asyncio.engine.AsyncEngine": _ENGINE,
@@ -59,12 +65,19 @@ _HINTS: Final = {
     "aiosqlite.cursor.Cursor": _CURSOR,
     "psycopg._cursor_base.BaseCursor": _CURSOR,
     "asyncpg.cursor.BaseCursor": _CURSOR,
+    "pymysql.cursors.Cursor": _CURSOR,
+    "MySQLdb.cursors.BaseCursor": _CURSOR,
+    "asyncmy.cursors.Cursor": _CURSOR,
+    "aiomysql.cursors.Cursor": _CURSOR,
     "sqlalchemy.engine.base.Transaction": _TRANSACTION,
     "sqlalchemy.orm.session.SessionTransaction": _TRANSACTION,
     "sqlalchemy.ext.asyncio.engine.AsyncTransaction": _TRANSACTION,
     "sqlalchemy.ext.asyncio.session.AsyncSessionTransaction": _TRANSACTION,
     "psycopg.transaction.BaseTransaction": _TRANSACTION,
     "asyncpg.transaction.Transaction": _TRANSACTION,
+    "aiomysql.sa.connection.SAConnection": "it is aiomysql's own: give its .connection",
+    "mysql.connector.abstracts.MySQLConnectionAbstract": "MySQL Connector/Python is not supported: use PyMySQL",
+    "mariadb.connections.Connection": "MariaDB Connector/Python is not supported: use PyMySQL",
     "psycopg2.extensions.connection": "psycopg2 is supported through SQLAlchemy only: give a Connection or a Session",
 }
 """What people give by mistake, and what they meant."""
@@ -85,6 +98,7 @@ def writer_class(handle: type) -> WriterClass:
 def _refusal(names: list[str]) -> str:
     hint = next((_HINTS[name] for name in names if name in _HINTS), "it is not a connection or session that is known")
     return (
-        f"Cannot write through a {names[0]}, because {hint}. Supported are connections of sqlite3, aiosqlite, psycopg "
-        "and asyncpg, SQLAlchemy's Connection, AsyncConnection, Session and AsyncSession, and Django's connections."
+        f"Cannot write through a {names[0]}, because {hint}. Supported are connections of sqlite3, aiosqlite, psycopg, "
+        "asyncpg, PyMySQL, mysqlclient, asyncmy and aiomysql, SQLAlchemy's Connection, AsyncConnection, Session and "
+        "AsyncSession, and Django's connections."
     )

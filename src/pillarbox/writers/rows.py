@@ -10,7 +10,7 @@ import msgspec
 
 from pillarbox.message import Message
 
-__all__ = ["COLUMNS", "microseconds", "postgres_columns", "postgres_row", "sqlite_row"]
+__all__ = ["COLUMNS", "due_of", "microseconds", "mysql_row", "postgres_columns", "postgres_row", "sqlite_row"]
 
 COLUMNS: Final = (
     "message_id", "destination", "partition", "kind", "type", "topic", "key", "payload", "content_type", "headers",
@@ -66,6 +66,25 @@ def sqlite_row(message: Message) -> tuple[object, ...]:
     """The values of `COLUMNS` as SQLite keeps them: the id is text, times are microseconds since 1970."""
     row = postgres_row(message)
     return (str(message.message_id), *row[1:-1], microseconds(message.event_time))
+
+
+def mysql_row(message: Message) -> tuple[object, ...]:
+    """The same with its payload, and each text that people choose, as the hexadecimal digits of its bytes."""
+    message_id, destination, partition, kind, *chosen, event_time = sqlite_row(message)
+    return (message_id, destination, partition, kind, *map(_hex, chosen), event_time)
+
+
+def _hex(value: object) -> str | None:
+    if value is None:
+        return None
+    return value.hex() if isinstance(value, bytes) else str(value).encode().hex()
+
+
+def due_of(message: Message, delay: timedelta | None) -> tuple[int | None, int | None, str | None]:
+    """For SQLite and MySQL: a fixed time, or else how long from now, in microseconds; and what `waits` becomes."""
+    fixed = None if message.available_at is None else microseconds(message.available_at)
+    later = None if delay is None else delay // _MICROSECOND
+    return fixed, later, None if fixed is None and later is None else "deferred"
 
 
 def microseconds(at: datetime) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from pillarbox.errors import NotInTransaction, UnsupportedHandle
 from pillarbox.protocols import InboxAsk, Insert
@@ -25,6 +28,11 @@ _STYLES: Final = {
     ("postgresql", "psycopg2"): Style.FORMAT,
     ("sqlite", "pysqlite"): Style.QMARK,
     ("sqlite", "aiosqlite"): Style.QMARK,
+    **{
+        (dialect, driver): Style.MYSQL
+        for dialect in ("mysql", "mariadb")
+        for driver in ("pymysql", "mysqldb", "asyncmy", "aiomysql")
+    },
 }
 _KEEP_COUNT: Final = {"preserve_rowcount": True}
 
@@ -71,7 +79,7 @@ def insert(tx: Connection, batch: Insert) -> None:
         tx.exec_driver_sql(locks.sql, _bound(locks)).close()
     inserts = statements.insert(batch, style)
     if len(inserts) > 1:
-        _insert_all(tx, inserts)
+        _insert_all(tx, inserts, style)
         return
     for statement in inserts:
         tx.exec_driver_sql(statement.sql, _bound(statement))
@@ -92,16 +100,20 @@ def ask(tx: Connection, ask: InboxAsk) -> Any:
 
 def check(tx: Connection) -> None:
     """Refuse a connection that would autocommit, or whose dialect is not supported."""
-    driver = tx.connection
-    if _style(tx) is not Style.QMARK:
-        autocommits = driver.dbapi_connection.autocommit  # type: ignore[union-attr]
-    else:
-        autocommits = _sqlite_autocommits(tx, driver.driver_connection)
-    if autocommits:
+    if _autocommits(tx, _style(tx)):
         raise NotInTransaction(
             "This SQLAlchemy connection has the isolation level AUTOCOMMIT, so the message would be committed on its "
             "own: use an engine, connection or session without that isolation level."
         )
+
+
+def _autocommits(tx: Connection, style: Style) -> bool:
+    driver: Any = tx.connection
+    if style is Style.QMARK:
+        return _sqlite_autocommits(tx, driver.driver_connection)
+    if style is Style.MYSQL:
+        return bool(driver.driver_connection.get_autocommit())
+    return bool(driver.dbapi_connection.autocommit)
 
 
 def _sqlite_autocommits(tx: Connection, driver: Any) -> bool:
@@ -118,9 +130,9 @@ def _autocommit(driver: Any) -> object:
         return None
 
 
-def _insert_all(tx: Connection, inserts: Statements) -> None:
+def _insert_all(tx: Connection, inserts: Statements, style: Style) -> None:
     driver: Any = tx.connection.driver_connection
-    if not driver.in_transaction:
+    if style is Style.QMARK and not driver.in_transaction:
         # Releasing a savepoint that stands outside a transaction would commit it.
         tx.exec_driver_sql(f"begin {driver.isolation_level}")
     tx.exec_driver_sql(SAVEPOINT.set)
@@ -128,7 +140,7 @@ def _insert_all(tx: Connection, inserts: Statements) -> None:
         for statement in inserts:
             tx.exec_driver_sql(statement.sql, _bound(statement))
     except BaseException:
-        if driver.in_transaction:
+        with suppress(SQLAlchemyError):  # what ended the whole transaction took the savepoint with it
             tx.exec_driver_sql(SAVEPOINT.undo)
             tx.exec_driver_sql(SAVEPOINT.release)
         raise
@@ -141,7 +153,7 @@ def _style(tx: Connection) -> Style:
     if style is None:
         raise UnsupportedHandle(
             f"Cannot write through SQLAlchemy's {dialect.name}+{dialect.driver}: use PostgreSQL by asyncpg, psycopg or "
-            "psycopg2, or SQLite by pysqlite or aiosqlite."
+            "psycopg2, SQLite by pysqlite or aiosqlite, or MariaDB and MySQL by pymysql, mysqldb, asyncmy or aiomysql."
         )
     return style
 

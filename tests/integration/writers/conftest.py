@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pillarbox.names import Names
+from pillarbox.protocols import Insert
 from tests.integration.writers.handles import Handle
 from tests.integration.writers.kinds import KINDS, STORES
-from tests.integration.writers.places import Place, PostgresPlace, SqlitePlace
+from tests.integration.writers.places import MariadbPlace, Place, PostgresPlace, SqlitePlace, message
+from tests.mariadb_server import scratch_mariadb
 from tests.postgres_server import scratch_schema
 
 
@@ -39,11 +41,37 @@ def postgres_place(shared_place: PostgresPlace) -> Place:
     return shared_place
 
 
+@pytest.fixture(scope="session")
+def shared_mariadb_place(mariadb_server: str) -> Iterator[MariadbPlace]:
+    """Made once, for the same reason."""
+    with scratch_mariadb(mariadb_server) as url:
+        place = MariadbPlace(url, Names(schema=url.rpartition("/")[2]))
+        place.install()
+        yield place
+
+
+@pytest.fixture
+def mariadb_place(shared_mariadb_place: MariadbPlace) -> Place:
+    shared_mariadb_place.empty()
+    return shared_mariadb_place
+
+
 @pytest.fixture
 def sqlite_place(tmp_sqlite: Path) -> Place:
     place = SqlitePlace(tmp_sqlite)
     place.install()
     return place
+
+
+@pytest.fixture
+def keyed(place: Place) -> Callable[..., Insert]:
+    """An insert of one message for each key, which it locks."""
+
+    def made(*keys: str | None) -> Insert:
+        messages = [message(f"{key}", key=key) for key in keys]
+        return Insert(names=place.names, messages=messages, serialize_keys=True)
+
+    return made
 
 
 @pytest.fixture

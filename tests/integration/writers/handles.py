@@ -57,6 +57,13 @@ async def insert(handle: Handle, batch: Insert) -> None:
     await settled(writers.insert(handle.tx, batch))
 
 
+async def staged(handle: Handle) -> None:
+    """A session at rest flushes nothing; a savepoint makes it write."""
+    if hasattr(handle.tx, "flush"):
+        async with handle.savepoint():
+            pass
+
+
 async def settled(answer: Awaitable[Any] | Any) -> Any:
     return await answer if isawaitable(answer) else answer
 

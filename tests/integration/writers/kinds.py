@@ -5,12 +5,20 @@ from __future__ import annotations
 import importlib.util
 from typing import Final
 
+from tests.integration.writers import mysql_handles as mysql
 from tests.integration.writers import raw_handles as raw
 from tests.integration.writers import sqlalchemy_handles as sa
 from tests.integration.writers.handles import Handle
 
-_SYNC: Final = {"psycopg": "postgres", "psycopg2": "postgres", "pysqlite": "sqlite"}
-_ASYNC: Final = {"asyncpg": "postgres", "psycopg": "postgres", "aiosqlite": "sqlite"}
+_SYNC: Final = {
+    "psycopg": "postgres", "psycopg2": "postgres", "pysqlite": "sqlite", "pymysql": "mariadb", "MySQLdb": "mariadb",
+}  # fmt: skip
+_ASYNC: Final = {
+    "asyncpg": "postgres", "psycopg": "postgres", "aiosqlite": "sqlite", "asyncmy": "mariadb", "aiomysql": "mariadb",
+}  # fmt: skip
+
+_BESIDES: Final = (sa.MadeSessionHandle, sa.ScopedSessionHandle, sa.AsyncScopedSessionHandle)
+"""How they differ from a plain session is no matter of the database: two databases show it."""
 
 
 def _kinds() -> dict[str, tuple[str, type[Handle]]]:
@@ -21,13 +29,22 @@ def _kinds() -> dict[str, tuple[str, type[Handle]]]:
         "psycopg-async": ("postgres", raw.AsyncPsycopgHandle),
         "asyncpg": ("postgres", raw.AsyncpgHandle),
         "asyncpg-pool": ("postgres", raw.AsyncpgPoolHandle),
+        "pymysql": ("mariadb", mysql.PymysqlHandle),
+        "asyncmy": ("mariadb", mysql.AsyncmyHandle),
+        "asyncmy-pool": ("mariadb", mysql.AsyncmyPoolHandle),
+        "aiomysql": ("mariadb", mysql.AiomysqlHandle),
+        "aiomysql-pool": ("mariadb", mysql.AiomysqlPoolHandle),
     }
     for driver, store in _SYNC.items():
         if driver == "pysqlite" or importlib.util.find_spec(driver) is not None:
             for base in (sa.ConnectionHandle, sa.SessionHandle, sa.MadeSessionHandle, sa.ScopedSessionHandle):
-                kinds[f"{base.__name__}-{driver}"] = (store, type(base.__name__, (base,), {"driver": driver}))
+                if store == "mariadb" and base in _BESIDES:
+                    continue
+                kinds[f"{base.__name__}-{driver}"] = (store, type(base.__name__, (base,), {"driver": driver.lower()}))
     for driver, store in _ASYNC.items():
         for async_base in (sa.AsyncConnectionHandle, sa.AsyncSessionHandle, sa.AsyncScopedSessionHandle):
+            if store == "mariadb" and async_base in _BESIDES:
+                continue
             made = type(async_base.__name__, (async_base,), {"driver": driver})
             kinds[f"{async_base.__name__}-{driver}"] = (store, made)
     return kinds

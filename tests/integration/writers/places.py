@@ -14,17 +14,20 @@ from uuid import UUID
 import msgspec
 import psycopg
 from psycopg.rows import dict_row
+from pymysql.cursors import DictCursor
 
 from pillarbox.message import Kind, Message, new_message_id, partition_of
 from pillarbox.names import Names
 from pillarbox.protocols import Insert
+from pillarbox.stores import scripts
+from tests.mariadb_server import connected
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HAPPENED = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 class Place(Protocol):
-    """What the tests ask of either database."""
+    """What the tests ask of each database."""
 
     @property
     def names(self) -> Names: ...
@@ -32,6 +35,10 @@ class Place(Protocol):
     @property
     def orders(self) -> str:
         """The business table, as SQL."""
+
+    @property
+    def quote(self) -> str:
+        """What stands around a name."""
 
     def install(self) -> None: ...
 
@@ -44,6 +51,7 @@ class PostgresPlace:
     url: str
 
     names: Names
+    quote: str = '"'
 
     @property
     def orders(self) -> str:
@@ -69,6 +77,7 @@ class SqlitePlace:
     path: Path
     names: Names = field(default_factory=Names)
     orders: str = "orders"
+    quote: str = '"'
 
     def install(self) -> None:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -83,11 +92,43 @@ class SqlitePlace:
             return [dict(row) for row in connection.execute(self.names.applied(sql))]
 
 
+@dataclass(frozen=True)
+class MariadbPlace:
+    url: str
+    """With the database, which is also the schema of the names."""
+    names: Names
+    quote: str = "`"
+
+    @property
+    def orders(self) -> str:
+        return f"`{self.names.schema}`.orders"
+
+    def install(self) -> None:
+        orders = f"create table {self.orders} (id integer auto_increment primary key, note text)"
+        with closing(connected(self.url)) as connection, connection.cursor() as cursor:
+            for statement in (*scripts.statements("mysql", names=self.names, since=0), orders):
+                cursor.execute(statement)
+            connection.commit()
+
+    def empty(self) -> None:
+        with closing(connected(self.url)) as connection, connection.cursor() as cursor:
+            for table in ("outbox", "inbox"):
+                cursor.execute(f"delete from {self.names.table(table, quote='`')}")
+            cursor.execute(f"delete from {self.orders}")
+            connection.commit()
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        with closing(connected(self.url, cursorclass=DictCursor)) as connection, connection.cursor() as cursor:
+            cursor.execute(self.names.applied(sql, quote="`"))
+            return list(cursor.fetchall())
+
+
 def outbox(place: Place) -> list[Message]:
     """The committed messages, by id."""
-    columns = ", ".join(field for field in Message.__struct_fields__ if field not in {"state", "payload_kept"})
+    fields = [field for field in Message.__struct_fields__ if field not in {"state", "payload_kept"}]
+    columns = ", ".join(f"{place.quote}{field}{place.quote}" for field in fields)
     rows = place.query(f"select {columns} from pillarbox_outbox order by id")
-    return [Message(**(_from_sqlite(row) if isinstance(place, SqlitePlace) else row)) for row in rows]
+    return [Message(**(row if isinstance(place, PostgresPlace) else _from_numbers(row))) for row in rows]
 
 
 def subjects(place: Place) -> list[str | None]:
@@ -128,7 +169,7 @@ def batch(place: Place, *names: str, delay: timedelta | None = None, serialize_k
     return Insert(names=place.names, messages=messages, delay=delay, serialize_keys=serialize_keys)
 
 
-def _from_sqlite(row: dict[str, Any]) -> dict[str, Any]:
+def _from_numbers(row: dict[str, Any]) -> dict[str, Any]:
     times = {"event_time", "created_at", "available_at", "status_at"}
     aware = {name: _EPOCH + timedelta(microseconds=row[name]) for name in times if row[name] is not None}
     headers = row["headers"] and msgspec.json.decode(row["headers"])

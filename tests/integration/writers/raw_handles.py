@@ -27,13 +27,11 @@ class _Raw:
     async def written(self) -> None: ...
 
 
-class Sqlite3Handle(_Raw):
-    place: SqlitePlace
+class SyncRaw(_Raw):
+    """One that takes a text."""
 
-    async def open(self, place: Place) -> None:
-        assert isinstance(place, SqlitePlace)
-        self.place = place
-        self.tx = sqlite3.connect(place.path)
+    def run(self, sql: str) -> Any:
+        raise NotImplementedError
 
     async def close(self) -> None:
         self.tx.close()
@@ -46,31 +44,22 @@ class Sqlite3Handle(_Raw):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        self.tx.execute("savepoint here")
+        self.run("savepoint here")
         try:
             yield
         except Undo:
-            self.tx.execute("rollback to here")
-        self.tx.execute("release here")
+            self.run("rollback to here")
+        self.run("release savepoint here")
 
     async def order(self, number: int) -> None:
-        self.tx.execute("insert into orders (id) values (?)", (number,))
-
-    @asynccontextmanager
-    async def statements(self) -> AsyncIterator[list[str]]:
-        seen: list[str] = []
-        self.tx.set_trace_callback(lambda sql: seen.append(sql) if counted(sql) else None)
-        yield seen
-        self.tx.set_trace_callback(None)
+        self.run(f"insert into orders (id) values ({number})")
 
 
-class AiosqliteHandle(_Raw):
-    place: SqlitePlace
+class AsyncRaw(_Raw):
+    """One that takes a text and is awaited."""
 
-    async def open(self, place: Place) -> None:
-        assert isinstance(place, SqlitePlace)
-        self.place = place
-        self.tx = await aiosqlite.connect(place.path)
+    async def run(self, sql: str) -> Any:
+        raise NotImplementedError
 
     async def close(self) -> None:
         await self.tx.close()
@@ -83,15 +72,46 @@ class AiosqliteHandle(_Raw):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        await self.tx.execute("savepoint here")
+        await self.run("savepoint here")
         try:
             yield
         except Undo:
-            await self.tx.execute("rollback to here")
-        await self.tx.execute("release here")
+            await self.run("rollback to here")
+        await self.run("release savepoint here")
 
     async def order(self, number: int) -> None:
-        await self.tx.execute("insert into orders (id) values (?)", (number,))
+        await self.run(f"insert into orders (id) values ({number})")
+
+
+class Sqlite3Handle(SyncRaw):
+    place: SqlitePlace
+
+    async def open(self, place: Place) -> None:
+        assert isinstance(place, SqlitePlace)
+        self.place = place
+        self.tx = sqlite3.connect(place.path)
+
+    def run(self, sql: str) -> Any:
+        return self.tx.execute(sql)
+
+    @asynccontextmanager
+    async def statements(self) -> AsyncIterator[list[str]]:
+        seen: list[str] = []
+        self.tx.set_trace_callback(lambda sql: seen.append(sql) if counted(sql) else None)
+        yield seen
+        self.tx.set_trace_callback(None)
+
+
+class AiosqliteHandle(AsyncRaw):
+    place: SqlitePlace
+
+    async def open(self, place: Place) -> None:
+        assert isinstance(place, SqlitePlace)
+        self.place = place
+        self.tx = await aiosqlite.connect(place.path)
+
+    async def run(self, sql: str) -> Any:
+        return await self.tx.execute(sql)
 
     @asynccontextmanager
     async def statements(self) -> AsyncIterator[list[str]]:

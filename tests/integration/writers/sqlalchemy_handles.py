@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -18,7 +18,10 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from tests.integration.writers.handles import Undo
-from tests.integration.writers.places import Place, PostgresPlace, SqlitePlace
+from tests.integration.writers.places import MariadbPlace, Place, PostgresPlace, SqlitePlace
+
+ASYNC: Final = {"psycopg": "asyncpg", "pysqlite": "aiosqlite", "pymysql": "asyncmy"}
+"""A driver that is awaited, for the same database."""
 
 
 class Base(DeclarativeBase):
@@ -38,8 +41,9 @@ class Derived(Session):
 def url_of(place: Place, driver: str) -> str:
     if isinstance(place, SqlitePlace):
         return f"sqlite+{driver}:///{place.path}"
-    assert isinstance(place, PostgresPlace)
-    return make_url(place.url).set(drivername=f"postgresql+{driver}").render_as_string(hide_password=False)
+    assert isinstance(place, PostgresPlace | MariadbPlace)
+    dialect = "postgresql" if isinstance(place, PostgresPlace) else "mysql"
+    return make_url(place.url).set(drivername=f"{dialect}+{driver}").render_as_string(hide_password=False)
 
 
 def engine_of(place: Place, driver: str, **options: Any) -> Engine:

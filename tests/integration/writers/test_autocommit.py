@@ -12,7 +12,7 @@ import aiosqlite
 import asyncpg
 import psycopg
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -20,8 +20,9 @@ from pillarbox import writers
 from pillarbox.errors import NotInTransaction, UnsupportedHandle
 from pillarbox.protocols import Accept, Insert
 from tests.integration.writers.handles import settled
+from tests.integration.writers.kinds import STORES
 from tests.integration.writers.places import Place, PostgresPlace, SqlitePlace, batch, subjects
-from tests.integration.writers.sqlalchemy_handles import async_engine_of, engine_of
+from tests.integration.writers.sqlalchemy_handles import async_engine_of, engine_of, url_of
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 
@@ -191,8 +192,9 @@ async def _engine_wide(place: Place, driver: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _engine_option(place: Place, driver: str) -> AsyncIterator[Any]:
-    engine = engine_of(place, driver)
-    with Session(engine.execution_options(**AUTOCOMMIT)) as session:
+    engine = create_engine(url_of(place, driver))
+    options = {"schema_translate_map": {None: place.names.schema}, **AUTOCOMMIT}  # at once: 2.0.36 takes no second
+    with Session(engine.execution_options(**options)) as session:
         yield [session]
     engine.dispose()
 
@@ -207,17 +209,17 @@ async def _connection_option(place: Place, driver: str) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("opened", [_engine_wide, _engine_option, _connection_option])
-@pytest.mark.parametrize("driver", ["psycopg", "pysqlite"])
+@pytest.mark.parametrize("driver", ["psycopg", "pysqlite", "pymysql"])
 async def test_sqlalchemy_autocommit(driver: str, opened: Any, request: pytest.FixtureRequest) -> None:
-    place: Place = request.getfixturevalue("sqlite_place" if driver == "pysqlite" else "postgres_place")
+    place: Place = request.getfixturevalue(f"{STORES[f'ConnectionHandle-{driver}']}_place")
     async with opened(place, driver) as handles:
         for handle in handles:
             await _refused(handle, place)
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "aiosqlite"])
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "aiosqlite", "asyncmy", "aiomysql"])
 async def test_async_sqlalchemy_autocommit(driver: str, request: pytest.FixtureRequest) -> None:
-    place: Place = request.getfixturevalue("sqlite_place" if driver == "aiosqlite" else "postgres_place")
+    place: Place = request.getfixturevalue(f"{STORES[f'AsyncConnectionHandle-{driver}']}_place")
     wide = async_engine_of(place, driver, isolation_level="AUTOCOMMIT")
     plain = async_engine_of(place, driver)
     async with wide.connect() as connection, AsyncSession(wide) as session, plain.connect() as optioned:

@@ -17,10 +17,10 @@ from pillarbox import Outbox, decode
 from pillarbox.errors import ConfigError, UnknownType
 from tests.integration.writers.places import Place, orders, outbox, subjects
 from tests.integration.writers.shop_models import MODELS, TYPES, Declared, Told, outbox_at, tell
-from tests.integration.writers.sqlalchemy_handles import async_engine_of, engine_of, watched
+from tests.integration.writers.sqlalchemy_handles import ASYNC, async_engine_of, engine_of, watched
 
 
-@pytest.fixture(params=["psycopg", "pysqlite"])
+@pytest.fixture(params=["psycopg", "pysqlite", "pymysql"])
 def kind(request: pytest.FixtureRequest) -> str:
     return f"SessionHandle-{request.param}"
 
@@ -359,7 +359,7 @@ def test_attaching_twice_is_harmless_and_to_two_outboxes_refused(
 async def test_async_sessions_publish_what_their_aggregates_raise(
     of: str, kind: str, place: Place, box: Outbox
 ) -> None:
-    engine = async_engine_of(place, {"psycopg": "asyncpg", "pysqlite": "aiosqlite"}[kind.partition("-")[2]])
+    engine = async_engine_of(place, ASYNC[kind.partition("-")[2]])
     maker = async_sessionmaker(engine)
     scoped = async_scoped_session(maker, scopefunc=lambda: 1)
     session = maker() if of == "session" else None

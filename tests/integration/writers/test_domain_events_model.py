@@ -30,7 +30,7 @@ STEPS: Final = [
 ]
 
 
-@pytest.fixture(params=["psycopg", "pysqlite"])
+@pytest.fixture(params=["psycopg", "pysqlite", "pymysql"])
 def kind(request: pytest.FixtureRequest) -> str:
     return f"SessionHandle-{request.param}"
 

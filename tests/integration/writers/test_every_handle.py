@@ -61,12 +61,13 @@ async def test_closing_without_commit_takes_both(handle: Handle, place: Place, k
 
 
 async def test_handle_is_used_again_after_commit_and_rollback(handle: Handle, place: Place) -> None:
-    for number, ends in enumerate((handle.commit, handle.rollback, handle.commit, handle.rollback, handle.commit)):
+    endings = (handle.commit, handle.rollback, handle.commit, handle.rollback, handle.commit)
+    for number, ends in enumerate(endings, start=1):
         await handle.begin()
         await handle.order(number)
         await insert(handle, batch(place, str(number)))
         await ends()
-    assert (orders(place), subjects(place)) == ([0, 2, 4], ["0", "2", "4"])
+    assert (orders(place), subjects(place)) == ([1, 3, 5], ["1", "3", "5"])
 
 
 async def test_savepoint_takes_back_only_what_came_after_it(handle: Handle, place: Place) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from typing import Any
 
+import aiomysql
 import asyncpg
+import pymysql
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
@@ -22,7 +25,7 @@ from pillarbox.writers.finding import writer_class
 from tests.integration.writers.handles import Handle
 from tests.integration.writers.kinds import KINDS
 
-ASYNC = ("async", "Async", "aiosqlite")
+ASYNC = ("async", "Async", "aiosqlite", "aiomysql")
 
 
 async def test_every_kind_knows_whether_it_is_awaited(handle: Handle, kind: str) -> None:
@@ -55,7 +58,9 @@ def test_heir_of_a_connection_writes(sqlite_place: Any) -> None:
         (lambda: sessionmaker(create_engine("sqlite://")), "it makes sessions"),
         (async_sessionmaker, "it makes sessions"),
         (lambda: asyncpg.create_pool("postgresql://nowhere"), "it is a pool"),
+        (lambda: aiomysql.Pool(0, 1, False, -1, asyncio.get_running_loop()), "it is a pool"),
         (lambda: sqlite3.connect(":memory:").cursor(), "it is a cursor"),
+        (lambda: pymysql.cursors.DictCursor(None), "it is a cursor"),
         (lambda: create_engine("sqlite://").connect().begin(), "it is a transaction"),
         (lambda: "postgresql://user:secret@host/db", "not a connection or session"),
         (lambda: None, "not a connection or session"),
@@ -79,7 +84,8 @@ from pillarbox.names import Names
 from pillarbox.protocols import Insert
 from pillarbox.writers.finding import writer_class
 writers.insert(sqlite3.connect(":memory:"), Insert(names=Names(), messages=[]))
-print(sorted({"sqlalchemy", "asyncpg", "psycopg", "aiosqlite"} & set(sys.modules)))
+drivers = {"asyncpg", "psycopg", "aiosqlite", "pymysql", "asyncmy", "aiomysql"}
+print(sorted({"sqlalchemy", *drivers} & set(sys.modules)))
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
@@ -87,3 +93,4 @@ print(sorted({"sqlalchemy", "asyncpg", "psycopg", "aiosqlite"} & set(sys.modules
 
 def test_catalogue_is_complete() -> None:
     assert {"sqlite3", "aiosqlite", "psycopg", "psycopg-async", "asyncpg", "asyncpg-pool"} < set(KINDS)
+    assert {"pymysql", "asyncmy", "asyncmy-pool", "aiomysql", "aiomysql-pool", "SessionHandle-pymysql"} < set(KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,17 @@ from pillarbox.errors import ConfigError, DecodeError
 from pillarbox.inbox import Inbox
 from tests.integration.writers.handles import Handle, insert, settled, undo
 from tests.integration.writers.kinds import KINDS
-from tests.integration.writers.places import Place, PostgresPlace, SqlitePlace, batch, message, orders, subjects
+from tests.integration.writers.places import (
+    MariadbPlace,
+    Place,
+    PostgresPlace,
+    SqlitePlace,
+    batch,
+    message,
+    orders,
+    subjects,
+)
+from tests.mariadb_server import connected
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,12 @@ async def accept(inbox: Inbox, handle: Handle, event: Any) -> bool:
 
 def seen(place: Place) -> list[tuple[Any, ...]]:
     sql = "select consumer, source, message_id, status, duplicates from pillarbox_inbox order by consumer, message_id"
-    return [tuple(row.values()) for row in place.query(sql)]
+    return [tuple(map(_text, row.values())) for row in place.query(sql)]
+
+
+def _text(value: Any) -> Any:
+    """MariaDB keeps identities as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 async def test_new_once_then_known(handle: Handle, place: Place, inbox: Inbox) -> None:
@@ -143,6 +159,8 @@ class _Elsewhere(threading.Thread):
     """Another consumer process, played by a thread with a plain connection."""
 
     answer: bool | None = None
+    number: int
+    """MariaDB's for its connection."""
 
     def __init__(self, place: Place, inbox: Inbox) -> None:
         super().__init__(daemon=True)
@@ -152,6 +170,9 @@ class _Elsewhere(threading.Thread):
     def run(self) -> None:
         if isinstance(self.place, PostgresPlace):
             connection: Any = psycopg.connect(self.place.url, application_name="elsewhere")
+        elif isinstance(self.place, MariadbPlace):
+            connection = connected(self.place.url)
+            self.number = connection.thread_id()
         else:
             assert isinstance(self.place, SqlitePlace)
             connection = sqlite3.connect(self.place.path, timeout=60)
@@ -163,13 +184,17 @@ class _Elsewhere(threading.Thread):
     def waits(self) -> None:
         """Until the database says that it waits; on SQLite, which cannot tell, until it has begun and not ended."""
         assert self.begun.wait(60)
-        blocked = (
-            "select 1 as n from pg_stat_activity where application_name = 'elsewhere' and wait_event_type = 'Lock'"
-        )
-        while isinstance(self.place, PostgresPlace) and not self.place.query(blocked):
+        while not isinstance(self.place, SqlitePlace) and not self.place.query(self._blocked()):
             assert self.is_alive()
+            time.sleep(0.15)  # asked more often than that, MariaDB repeats its last answer
         self.join(0.1)
         assert self.answer is None
+
+    def _blocked(self) -> str:
+        if isinstance(self.place, PostgresPlace):
+            return "select 1 from pg_stat_activity where application_name = 'elsewhere' and wait_event_type = 'Lock'"
+        waiting = "trx_state = 'LOCK WAIT'"
+        return f"select 1 from information_schema.innodb_trx where trx_mysql_thread_id = {self.number} and {waiting}"
 
 
 async def test_pipeline_of_psycopg(postgres_place: PostgresPlace) -> None:
@@ -214,6 +239,11 @@ def _write(place: Place, sql: str) -> None:
     if isinstance(place, PostgresPlace):
         with psycopg.connect(place.url) as connection:
             connection.execute(place.names.applied(sql).encode())
+        return
+    if isinstance(place, MariadbPlace):
+        with closing(connected(place.url)) as maria, maria.cursor() as cursor:
+            cursor.execute(place.names.applied(sql, quote="`"))
+            maria.commit()
         return
     assert isinstance(place, SqlitePlace)
     with closing(sqlite3.connect(place.path)) as lite:

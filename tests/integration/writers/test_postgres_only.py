@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from pillarbox import writers
 from pillarbox.names import Names
 from pillarbox.protocols import Insert
 from pillarbox.writers.rows import COLUMNS
-from tests.integration.writers.handles import Handle, insert, settled
+from tests.integration.writers.handles import Handle, insert, settled, staged
 from tests.integration.writers.kinds import STORES
 from tests.integration.writers.places import Place, PostgresPlace, batch, message, orders, outbox, subjects
 from tests.integration.writers.sqlalchemy_handles import Order, engine_of
@@ -74,15 +73,6 @@ async def _execute(handle: Handle, sql: str) -> None:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def keyed(place: Place) -> Callable[..., Insert]:
-    def made(*keys: str | None) -> Insert:
-        messages = [message(f"{key}", key=key) for key in keys]
-        return Insert(names=place.names, messages=messages, serialize_keys=True)
-
-    return made
-
-
 async def test_second_writer_of_a_key_waits_for_the_first(
     handle: Handle, place: Place, keyed: Callable[..., Insert]
 ) -> None:
@@ -90,7 +80,7 @@ async def test_second_writer_of_a_key_waits_for_the_first(
     await handle.begin()
     await insert(handle, keyed("k", None, "other"))
     await handle.written()
-    await _staged_now(handle)
+    await staged(handle)
     with psycopg.connect(place.url) as second:
         second.execute("set lock_timeout = '100ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable), second.transaction():
@@ -102,50 +92,6 @@ async def test_second_writer_of_a_key_waits_for_the_first(
             writers.insert(second, keyed("k"))
         second.commit()
     assert sorted(subjects(place), key=str) == sorted(["k", "None", "other", "free", "None", "k"])
-
-
-async def _staged_now(handle: Handle) -> None:
-    """A session at rest flushes nothing; a savepoint makes it write."""
-    if hasattr(handle.tx, "flush"):
-        async with handle.savepoint():
-            pass
-
-
-async def test_writers_of_overlapping_keys_never_deadlock(postgres_place: PostgresPlace) -> None:
-    keys = [f"key-{number}" for number in range(40)]
-
-    async def writes(order: list[str]) -> None:
-        connection = await asyncpg.connect(postgres_place.url)
-        for _ in range(25):
-            async with connection.transaction():
-                messages = [message(key, key=key) for key in order]
-                given = Insert(names=postgres_place.names, messages=messages, serialize_keys=True)
-                await settled(writers.insert(connection, given))
-        await connection.close()
-
-    await asyncio.gather(writes(keys), writes(keys[::-1]), writes(keys[10:30][::-1]), writes(keys[5:35]))
-    assert len(outbox(postgres_place)) == 25 * (40 + 40 + 20 + 30)
-
-
-async def test_locked_keys_get_ids_in_commit_order(postgres_place: PostgresPlace) -> None:
-    """Writers that share nothing but the key: whoever has the lower id committed first."""
-    committed: list[str] = []
-
-    async def writes(name: str) -> None:
-        connection = await asyncpg.connect(postgres_place.url)
-        for number in range(30):
-            transaction = connection.transaction()
-            await transaction.start()
-            given = [message(f"{name}{number}", key="k")]
-            await settled(
-                writers.insert(connection, Insert(names=postgres_place.names, messages=given, serialize_keys=True))
-            )
-            committed.append(f"{name}{number}")  # still under the lock
-            await transaction.commit()
-        await connection.close()
-
-    await asyncio.gather(*(writes(name) for name in "abc"))
-    assert subjects(postgres_place) == committed
 
 
 # --- two phases ----------------------------------------------------------------------------------

@@ -19,12 +19,12 @@ from pillarbox.errors import UnsupportedHandle
 from pillarbox.protocols import Insert
 from pillarbox.writers import staging
 from tests.integration.writers.places import Place, batch, message, orders, outbox, subjects
-from tests.integration.writers.sqlalchemy_handles import Order, async_engine_of, engine_of, watched
+from tests.integration.writers.sqlalchemy_handles import ASYNC, Order, async_engine_of, engine_of, watched
 
 
-@pytest.fixture(params=["psycopg", "pysqlite"])
+@pytest.fixture(params=["psycopg", "pysqlite", "pymysql"])
 def kind(request: pytest.FixtureRequest) -> str:
-    return {"psycopg": "SessionHandle-psycopg", "pysqlite": "SessionHandle-pysqlite"}[request.param]
+    return f"SessionHandle-{request.param}"
 
 
 @pytest.fixture
@@ -380,7 +380,8 @@ async def test_session_in_a_savepoint_of_a_test_fixture(engine: Engine, place: P
             getattr(session, ends)()
             publish(session, place, "b")
             session.commit()
-        inside = connection.exec_driver_sql(place.names.applied("select subject from pillarbox_outbox order by id"))
+        sql = f"select subject from {place.names.table('outbox', quote=place.quote)} order by id"
+        inside = connection.exec_driver_sql(sql)
         assert inside.scalars().all() == (["a", "b"] if ends == "commit" else ["b"])
         outer.rollback()
     assert (orders(place), subjects(place)) == ([], [])
@@ -455,7 +456,7 @@ class _Elsewhere:
 
 
 async def test_async_session_stages_alike(place: Place, kind: str) -> None:
-    engine = async_engine_of(place, "asyncpg" if "psycopg" in kind else "aiosqlite")
+    engine = async_engine_of(place, ASYNC[kind.partition("-")[2]])
     async with watched(engine.sync_engine) as seen, AsyncSession(engine) as session, session.begin():
         answer = writers.insert(session, batch(place, "a"))
         assert answer is not None

@@ -1,31 +1,16 @@
-"""What is said to the inbox's table and what its answers mean: generators that no driver knows of. Pure.
-
-A program yields statements and is sent what each did; what it returns is the answer to its `InboxAsk`.
-"""
+"""The inbox of PostgreSQL and SQLite, which both know ON CONFLICT and RETURNING. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 from pillarbox.names import Names
 from pillarbox.protocols import Accept, Fail, Forget, InboxAsk, Redriven, Start
+from pillarbox.writers.inbox.did import Program
 from pillarbox.writers.statements import Statement, Style, marks, now
 
-__all__ = ["Did", "Program", "perform", "perform_async", "program"]
-
-
-class Did(NamedTuple):
-    """What a statement did."""
-
-    changed: int
-    """How many rows."""
-    rows: Sequence[Sequence[Any]] = ()
-
-
-Program = Generator[Statement, Did, Any]
+__all__ = ["program"]
 
 
 def program(ask: InboxAsk, style: Style) -> Program:
@@ -41,29 +26,6 @@ def program(ask: InboxAsk, style: Style) -> Program:
             return _redriven(ask, style)
         case Forget():
             return _forget(ask, style)
-
-
-def perform(program: Program, execute: Callable[[Statement], Did]) -> Any:
-    """Run a program on a synchronous handle."""
-    statement = next(program)
-    while True:
-        try:
-            statement = program.send(execute(statement))
-        except StopIteration as end:
-            return end.value
-
-
-async def perform_async(program: Program, execute: Callable[[Statement], Awaitable[Did]]) -> Any:
-    """Run a program on a handle that must be awaited."""
-    statement = next(program)
-    while True:
-        try:
-            statement = program.send(await execute(statement))
-        except StopIteration as end:
-            return end.value
-
-
-# --- programs ------------------------------------------------------------------------------------
 
 
 def _accept(ask: Accept, style: Style) -> Program:

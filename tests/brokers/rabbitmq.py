@@ -44,11 +44,15 @@ class RabbitmqFarSide(FarSide):
         assert self._server is not None
         await self._topology.disconnect()
         await asyncio.to_thread(self._server.kill)
+        await self.proxy.down()
 
     async def start(self) -> None:
+        """Reachable again once it leads messages to the queue: after SIGKILL it may recover that late, or never."""
         assert self._server is not None
         await asyncio.to_thread(self._server.start)
         await self._topology.connect()
+        await self._topology.bind(_KEYS)
+        await self.proxy.up()
 
     async def refuse(self) -> None:
         """They go into a queue that is always full."""

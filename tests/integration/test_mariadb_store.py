@@ -139,7 +139,7 @@ async def test_a_conflict_begins_the_transaction_again(mariadb_url: str, store: 
         tx.run("pause", {"destination": "orders", "by": "ann", "reason": f"try {len(tries)}"})
         tries.append(len(tries))
         if len(tries) < 3:
-            raise pymysql.err.OperationalError(1213, "Deadlock found when trying to get lock")
+            raise pymysql.OperationalError(1213, "Deadlock found when trying to get lock")
         return len(tries)
 
     assert await store._database.writing(work) == 3
@@ -148,7 +148,7 @@ async def test_a_conflict_begins_the_transaction_again(mariadb_url: str, store: 
 
 async def test_a_conflict_that_does_not_end_is_told(store: MariadbStore) -> None:
     def work(_: Transaction) -> None:
-        raise pymysql.err.OperationalError(1213, "Deadlock found when trying to get lock")
+        raise pymysql.OperationalError(1213, "Deadlock found when trying to get lock")
 
     with pytest.raises(StoreUnavailable, match="it will be tried again"):
         await store._database.writing(work)

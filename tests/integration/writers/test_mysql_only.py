@@ -308,7 +308,7 @@ def test_concurrent_duplicates_are_handled_once(
     def another() -> None:
         with closing(_at(mariadb_place, level, counting)) as connection:
             for _ in range(10):
-                with suppress(pymysql.err.OperationalError):
+                with suppress(pymysql.OperationalError):
                     answer = inbox.accept(connection, event)
                     connection.commit()
                     answers.append(answer)

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from pillarbox import Outbox
-from pillarbox.errors import SchemaMissing, SchemaNewer, StoreUnavailable
+from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, StoreUnavailable
 from pillarbox.names import Names
 from pillarbox.stores.mariadb.connection import Transaction
 from pillarbox.stores.mariadb.driver import _arguments
@@ -203,21 +203,26 @@ async def test_the_time_zone_of_a_writer_does_not_matter(mariadb_url: str, store
 
 def test_tls_is_verified_unless_told_otherwise() -> None:
     def tls(options: str) -> ssl.SSLContext | None:
-        context: ssl.SSLContext | None = _arguments(f"mysql://u:p%40ss@h:3307/db{options}", database=True)["ssl"]
+        context: ssl.SSLContext | None = _arguments(f"mysql://u:p%40ss@h:3307/db{options}")["ssl"]
         return context
 
     assert tls("") is None
-    for options in ("?ssl=on",):
-        context = tls(options)
-        assert context is not None
-        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    verified = tls("?ssl=on")
+    assert verified is not None
+    assert (verified.verify_mode, verified.check_hostname) == (ssl.CERT_REQUIRED, True)
     unverified = tls("?ssl=unverified")
     assert unverified is not None
     assert unverified.verify_mode == ssl.CERT_NONE
 
 
+@pytest.mark.parametrize("options", ["ssl_ca=%2Fno%2Fsuch.pem", "ssl_cert=%2Fno%2Fsuch.pem"])
+def test_a_certificate_that_cannot_be_read_is_told(options: str) -> None:
+    with pytest.raises(ConfigError, match="check the files after ssl_ca"):
+        _arguments(f"mysql://u@h/db?{options}")
+
+
 def test_a_url_is_taken_apart() -> None:
-    arguments = _arguments("mysql://u:p%40ss@h:3307/db", database=True)
+    arguments = _arguments("mysql://u:p%40ss@h:3307/db")
 
     assert (arguments["host"], arguments["port"], arguments["user"], arguments["password"]) == ("h", 3307, "u", "p@ss")
-    assert _arguments("mysql://u@h/db?unix_socket=%2Frun%2Fm.sock", database=True)["unix_socket"] == "/run/m.sock"
+    assert _arguments("mysql://u@h/db?unix_socket=%2Frun%2Fm.sock")["unix_socket"] == "/run/m.sock"

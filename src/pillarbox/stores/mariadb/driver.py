@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pillarbox.errors import MissingExtra, PillarboxError, SchemaMissing, StoreError, StoreUnavailable
+from pillarbox.errors import ConfigError, MissingExtra, PillarboxError, SchemaMissing, StoreError, StoreUnavailable
 
 try:
     import pymysql
@@ -44,11 +44,11 @@ class Sql(NamedTuple):
     text: str
 
 
-def connected(dsn: str, *, timeout: float, database: bool = True) -> Any:
+def connected(dsn: str, *, timeout: float) -> Any:
     """A connection that commits each statement, unless told to begin."""
     with mapped_errors():
         connection: Any = pymysql.connect(
-            **_arguments(dsn, database=database),
+            **_arguments(dsn),
             charset="utf8mb4",
             autocommit=True,
             client_flag=CLIENT.FOUND_ROWS,
@@ -69,9 +69,10 @@ def _as_it_is(value: Sql, _: object = None) -> str:
     return value.text
 
 
-def _arguments(dsn: str, *, database: bool) -> dict[str, Any]:
+def _arguments(dsn: str) -> dict[str, Any]:
     parts = urlsplit(dsn)
     options = dict(parse_qsl(parts.query))
+    tls = _tls(options)
     where: dict[str, Any] = {"host": parts.hostname or "127.0.0.1", "port": parts.port or 3306}
     if "unix_socket" in options:
         where = {"unix_socket": options["unix_socket"]}
@@ -79,9 +80,9 @@ def _arguments(dsn: str, *, database: bool) -> dict[str, Any]:
         **where,
         "user": unquote(parts.username or ""),
         "password": unquote(parts.password or ""),
-        "database": unquote(parts.path[1:]) if database else None,
-        "ssl": _tls(options),
-        "ssl_disabled": _tls(options) is None,
+        "database": unquote(parts.path[1:]),
+        "ssl": tls,
+        "ssl_disabled": tls is None,
     }
 
 
@@ -89,12 +90,17 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext | None:
     """Verified where it is asked for, or where a certificate is named."""
     if not {"ssl_ca", "ssl_cert"} & options.keys() and options.get("ssl", "off") == "off":
         return None
-    context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+        if "ssl_cert" in options:
+            context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
+    except OSError as error:
+        raise ConfigError(
+            f"A certificate of the store URL cannot be used ({error}): check the files after ssl_ca, ssl_cert and ssl_key."
+        ) from error
     if options.get("ssl") == "unverified":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if "ssl_cert" in options:
-        context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
     return context
 
 

@@ -96,7 +96,8 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext | None:
             context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
     except OSError as error:
         raise ConfigError(
-            f"A certificate of the store URL cannot be used ({error}): check the files after ssl_ca, ssl_cert and ssl_key."
+            f"A certificate of the store URL cannot be used ({error}): check the files after ssl_ca, ssl_cert and "
+            "ssl_key."
         ) from error
     if options.get("ssl") == "unverified":
         context.check_hostname = False

@@ -183,6 +183,25 @@ async def test_tables_that_are_not_there_or_newer_are_told(mariadb_url: str) -> 
         await MariadbStore(mariadb_url).open()
 
 
+async def test_what_a_person_puts_off_between_two_looks_is_not_fresh(
+    mariadb_url: str, store: MariadbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(mariadb_url, count=2)
+    united = Transaction.united
+
+    def put_off(tx: Transaction, name: str, each: list[dict[str, object]]) -> list[Any]:
+        ids = united(tx, name, each)
+        fetched(mariadb_url, "update pillarbox_outbox set waits = 'retry', available_at = 1 order by id limit 1")
+        return ids
+
+    monkeypatch.setattr(Transaction, "united", put_off)
+    reading = await store.read("orders", partitions=range(64), cursor=None, limit=10)
+    monkeypatch.undo()
+
+    assert [message.payload for message in reading.messages] == [b'{"n":1}']
+    assert len(await store.read_due("orders", partitions=range(64), limit=10)) == 1
+
+
 # --- clocks --------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ what was read before and is still there: that is what is in the reader's hands, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,10 +20,8 @@ from pillarbox.stores.stepwise.waiting import ReadingWaiting
 
 __all__ = ["ReadingLanes"]
 
-Known = Mapping[int, frozenset[int]]
-"""Partition to the ids that were returned and were still fresh when it was last looked at."""
-
 _PARTITION: Final = 3
+_WAITS: Final = 18
 _ids: Final = msgspec.json.Decoder(list[int]).decode
 
 
@@ -36,7 +34,8 @@ class ReadingLanes(ReadingWaiting):
         def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
             looking = _Looking(tx, destination, _valid(cursor, tx.session), partitions)
             ids, complete = looking.choose(limit)
-            rows = tx.rows("read", {"ids": ids}) if ids else []
+            # Two statements, two snapshots: in between a person may have let one of them wait.
+            rows = [row for row in tx.rows("read", {"ids": ids}) if row[_WAITS] is None] if ids else []
             return rows, looking.advanced(ids, rows), complete
 
         # Messages are made here and not in the store's thread, which others wait for.
@@ -113,7 +112,10 @@ class _Looking:
         return ahead, {lane for lane in lanes if len(self._there[lane]) >= limits[lane]}
 
     def advanced(self, ids: Sequence[int], rows: Sequence[Any]) -> Cursor:
-        """Remembers what is in hand. What was known and is gone was settled; beyond the last look nothing is known."""
+        """Remembers what is in hand: of each lane the ids that were returned, and were fresh when it was looked at.
+
+        What was known and is gone was settled; beyond the last look nothing is known.
+        """
         low = dict(self._cursor.low)
         for row in rows:
             low[row[_PARTITION]] = max(row[0], low.get(row[_PARTITION], 0))

@@ -1,0 +1,139 @@
+"""HTTP transport: each message is one request to one endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import quote
+
+from pillarbox.brokers.http.addresses import Lookup, system_lookup
+from pillarbox.brokers.http.connection import HttpConnection, NoResponse
+from pillarbox.brokers.http.encoding import RequestTemplate, encode
+from pillarbox.brokers.http.errors import ResponsePolicy, to_outcome
+from pillarbox.brokers.http.settings import HttpSettings, http_settings, is_valid_header
+from pillarbox.brokers.http.signing import signing_key
+from pillarbox.brokers.settings import TransportUrl, display_url
+from pillarbox.brokers.tls import build_tls_context
+from pillarbox.clock import Clock, SystemClock
+from pillarbox.contracts.transport import Outcome, TransportFeatures
+from pillarbox.errors import ConfigError, MessageRejected, TransportUnavailable
+from pillarbox.message import Message
+from pillarbox.redaction import Secret, hide_secrets
+
+__all__ = ["HttpTransport", "http_transport"]
+
+_GATEWAY_ERRORS: Final = frozenset({502, 503, 504})
+"""Answers of a gateway that has no server behind it."""
+
+
+class HttpTransport:
+    """Sends messages as CloudEvents to an HTTP endpoint, signed if there is a secret.
+
+    Delivered means that the endpoint answered 2xx, completely and in time. Secrets are read by the constructor.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        clock: Clock | None = None,
+        lookup: Lookup = system_lookup,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.features = TransportFeatures(name="http", batch=1)
+        self.settings = settings
+        self._clock = SystemClock() if clock is None else clock
+        secrets = [secret.read(option="secret", environ=environ) for secret in settings.secret]
+        headers = _read_headers(settings, environ)
+        query = _read_secrets(settings.query, "query", environ)
+        self._template = RequestTemplate(
+            mode=settings.mode, keys=[signing_key(secret) for secret in secrets], headers=headers
+        )
+        hidden = [
+            variant for value in (*secrets, *headers.values(), *query.values()) for variant in _list_variants(value)
+        ]
+        where = display_url(settings.url)
+        self._policy = ResponsePolicy(
+            where=where, rejects=settings.rejects, gone=settings.gone, hide=lambda text: hide_secrets(text, hidden)
+        )
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        is_plain = settings.url.startswith("http:")
+        self._connection = HttpConnection(
+            _add_query(settings.url, query),
+            where=where,
+            timeout=settings.timeout,
+            limit=settings.concurrency,
+            tls=None if is_plain else build_tls_context(settings, transport="http", where=where),
+            allow_private=settings.allow_private,
+            lookup=lookup,
+        )
+
+    def __repr__(self) -> str:
+        return f"HttpTransport({self.settings!r})"
+
+    async def open(self) -> None:
+        await self._connection.open()
+        try:
+            await self.ping()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def ping(self) -> None:
+        """Send a HEAD request. Any response shows that the endpoint is there, except a gateway's error."""
+        try:
+            response = await self._connection.request("HEAD", headers=self._template.headers)
+        except NoResponse as error:
+            raise TransportUnavailable(str(error)) from error
+        if response.status in _GATEWAY_ERRORS:
+            outcome = to_outcome(response, self._policy, now=self._clock.now())
+            raise TransportUnavailable(outcome.error or "", retry_after=outcome.retry_after)
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        return [await self._send_one(message) for message in messages]
+
+    async def _send_one(self, message: Message) -> Outcome:
+        # The wait for a slot is not part of the timeout: a queue here is not the endpoint's fault.
+        async with self._slots:
+            try:
+                encoded = encode(message, self._template, at=self._clock.now())
+                response = await self._connection.request(
+                    self.settings.method, headers=encoded.headers, body=encoded.body
+                )
+            except MessageRejected as error:
+                return Outcome(delivered=False, error=str(error), rejected=True)
+            except NoResponse as error:
+                return Outcome(delivered=False, error=str(error))
+        return to_outcome(response, self._policy, now=self._clock.now())
+
+
+def http_transport(url: TransportUrl) -> HttpTransport:
+    """Build the transport for an `http:` or `https:` URL."""
+    return HttpTransport(http_settings(url))
+
+
+def _read_headers(settings: HttpSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    headers = _read_secrets(settings.headers, "headers", environ)
+    for name, value in headers.items():
+        if not is_valid_header(name, value):
+            raise ConfigError(f"The value of the option headers.{name} holds a control character; remove it.")
+    return headers
+
+
+def _read_secrets(values: Mapping[str, Secret], option: str, environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value.read(option=f"{option}.{name}", environ=environ) for name, value in values.items()}
+
+
+def _list_variants(secret: str) -> Sequence[str]:
+    """Return the forms in which a response can echo a secret: whole, without `Bearer`, percent-encoded."""
+    return secret, *secret.split()[1:], secret.removeprefix("whsec_"), quote(secret, safe="")
+
+
+def _add_query(url: str, query: Mapping[str, str]) -> str:
+    pairs = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query.items())
+    return f"{url}?{pairs}" if pairs else url

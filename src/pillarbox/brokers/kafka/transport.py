@@ -1,0 +1,197 @@
+"""Kafka transport: each message is one record, delivered when all in-sync replicas have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from pillarbox.brokers.checks import expand_topics
+from pillarbox.brokers.errors import not_open_error
+from pillarbox.brokers.kafka.checks import ClusterAdmin, check_topic, unknown_topics
+from pillarbox.brokers.kafka.connection import ProducerConnection
+from pillarbox.brokers.kafka.encoding import EncodedMessage, encode
+from pillarbox.brokers.kafka.errors import DELIVERED, DeliveryReport, DeliveryStatus, to_outcomes
+from pillarbox.brokers.kafka.settings import (
+    ClientConfig,
+    KafkaSettings,
+    build_connection_config,
+    build_producer_config,
+    kafka_settings,
+    read_secrets,
+)
+from pillarbox.brokers.settings import TransportUrl
+from pillarbox.brokers.templates import compile_template
+from pillarbox.contracts.finding import Finding
+from pillarbox.contracts.transport import Outcome, TransportFeatures
+from pillarbox.errors import MessageRejected, TransportUnavailable
+from pillarbox.message import Message
+from pillarbox.redaction import hide_secrets, redact_line
+
+__all__ = ["KafkaTransport", "kafka_transport"]
+
+_SINGLE: Final[ClientConfig] = {"batch.num.messages": 1}
+"""One message per request, so that the answer to a request is the answer for its message."""
+
+
+class KafkaTransport:
+    """Sends messages as CloudEvents to a Kafka cluster.
+
+    Delivered means that the cluster answered without an error, after all in-sync replicas had the record. Secrets are
+    read by the constructor.
+    """
+
+    def __init__(self, settings: KafkaSettings, *, environ: Mapping[str, str] = os.environ) -> None:
+        self.features = TransportFeatures(name="kafka", max_payload=settings.max_message_bytes)
+        self.settings = settings
+        self._address = compile_template(settings.topic, option="topic", transport="kafka")
+        self._secrets = read_secrets(settings, environ=environ)
+        self._seconds = settings.timeout.total_seconds()
+        config = build_producer_config(settings, environ=environ)
+        self._connection = self._build_connection(config)
+        self._single_connection = self._build_connection(config | _SINGLE)
+        self._admin = ClusterAdmin(
+            build_connection_config(settings, environ=environ),
+            where=settings.display_url,
+            seconds=self._seconds,
+            sanitize=lambda text: self._hide(redact_line(text)).rstrip("."),
+        )
+        self._topics = _Topics(
+            check=self._connection.check_topic, create=self._create_topics if settings.declare else None
+        )
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"KafkaTransport({self.settings!r})"
+
+    async def open(self) -> None:
+        await self._connection.ping()
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        for connection in (self._connection, self._single_connection):
+            connection.drop("the transport was closed")
+        self._admin.close()
+
+    async def ping(self) -> None:
+        self._check_open()
+        await self._connection.ping()
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self._check_open()
+        if not messages:
+            return []
+        encoded, reports = self._encode(messages)
+        unusable = await self._topics.find_unusable({one.topic for one in encoded.values()})
+        if unusable:
+            reports |= {index: unusable[one.topic] for index, one in encoded.items() if one.topic in unusable}
+            encoded = {index: one for index, one in encoded.items() if index not in reports}
+        if encoded:
+            reports |= zip(encoded, await self._produce(list(encoded.values())), strict=True)
+        return to_outcomes(
+            [reports[index] for index in range(len(messages))],
+            where=self.settings.display_url,
+            timeout=self._seconds,
+            down=self._connection.down,
+        )
+
+    async def inspect(self, *, topics: Sequence[str]) -> Sequence[Finding]:
+        self._check_open()
+        if not topics:
+            return []
+        names = dict.fromkeys(expand_topics(self.settings.topic, topics))
+        if not names:
+            return [unknown_topics(self.settings.topic)]
+        findings: list[Finding] = []
+        for name in names:
+            description = await self._admin.describe_topic(name)
+            findings += check_topic(description, max_message_bytes=self.settings.max_message_bytes)
+        return findings
+
+    def _encode(self, messages: Sequence[Message]) -> tuple[dict[int, EncodedMessage], dict[int, DeliveryReport]]:
+        """Return what to send and what is rejected already, by index."""
+        encoded: dict[int, EncodedMessage] = {}
+        rejected: dict[int, DeliveryReport] = {}
+        topic, mode = self._address, self.settings.mode
+        for index, message in enumerate(messages):
+            try:
+                encoded[index] = encode(message, topic=topic, mode=mode)
+            except MessageRejected as error:
+                rejected[index] = DeliveryReport(DeliveryStatus.REJECTED, str(error))
+        return encoded, rejected
+
+    async def _produce(self, messages: Sequence[EncodedMessage]) -> list[DeliveryReport]:
+        reports = await self._connection.send(messages)
+        undelivered = [index for index, report in enumerate(reports) if report is not DELIVERED]
+        suspects = [index for index in undelivered if reports[index].status is DeliveryStatus.SUSPECT]
+        if suspects:
+            singles = await self._produce_singly([messages[index] for index in suspects])
+            for index, report in zip(suspects, singles, strict=True):
+                reports[index] = report
+        for index in undelivered:
+            if reports[index].status is DeliveryStatus.OUTAGE:
+                self._topics.mark_doubtful(messages[index].topic)
+        return reports
+
+    async def _produce_singly(self, messages: Sequence[EncodedMessage]) -> list[DeliveryReport]:
+        """Send each message in a request of its own: a refused request also holds messages without fault."""
+        try:
+            return await self._single_connection.send(messages)
+        except TransportUnavailable as error:
+            return [DeliveryReport(DeliveryStatus.LOST, str(error))] * len(messages)
+
+    async def _create_topics(self, topics: Sequence[str]) -> None:
+        await self._admin.create_topics(
+            topics, partitions=self.settings.partitions, replication=self.settings.replication
+        )
+
+    def _build_connection(self, config: ClientConfig) -> ProducerConnection:
+        return ProducerConnection(config, where=self.settings.display_url, seconds=self._seconds, hide=self._hide)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise not_open_error("kafka transport")
+
+    def _hide(self, text: str) -> str:
+        return hide_secrets(text, self._secrets)
+
+
+class _Topics:
+    """Topics that were created, and topics that could not be used at the last send.
+
+    A doubtful topic is checked before the next send to it: producing to a missing topic would take seconds to fail.
+    """
+
+    def __init__(
+        self,
+        *,
+        check: Callable[[str], Awaitable[DeliveryReport]],
+        create: Callable[[list[str]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._check = check
+        self._create = create
+        self._created: set[str] = set()
+        self._doubtful: set[str] = set()
+
+    async def find_unusable(self, topics: Iterable[str]) -> Mapping[str, DeliveryReport]:
+        """Create topics if that is wanted; return those that cannot be used now, with the reason."""
+        if self._create is not None and (missing := set(topics) - self._created):
+            await self._create(sorted(missing))
+            self._created |= missing
+        if not self._doubtful:
+            return {}
+        reports = {topic: await self._check(topic) for topic in self._doubtful.intersection(topics)}
+        unusable = {topic: report for topic, report in reports.items() if report.status is DeliveryStatus.OUTAGE}
+        self._doubtful -= reports.keys() - unusable.keys()
+        return unusable
+
+    def mark_doubtful(self, topic: str) -> None:
+        """Remember that the cluster refused a message because of its topic."""
+        self._doubtful.add(topic)
+        self._created.discard(topic)
+
+
+def kafka_transport(url: TransportUrl) -> KafkaTransport:
+    """Build the transport for a `kafka:` URL."""
+    return KafkaTransport(kafka_settings(url))

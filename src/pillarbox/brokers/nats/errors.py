@@ -1,0 +1,125 @@
+"""The meaning of the server's answers and errors, for a message and for the destination. Pure."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from typing import Final
+
+import msgspec
+
+from pillarbox.brokers.errors import describe_error as describe_system_error
+from pillarbox.brokers.errors import login_refused_error, tls_error, unreachable_error
+from pillarbox.brokers.send_batch import DELIVERED, Answer, NotAnswered
+from pillarbox.contracts.transport import Outcome
+from pillarbox.errors import TransportUnavailable
+from pillarbox.redaction import redact_line
+
+__all__ = ["PermissionViolation", "describe_error", "map_connect_error", "parse_permission_violation", "read_ack"]
+
+_TOO_LARGE: Final = frozenset({10054, 10097})
+"""The message, or its headers, are larger than the stream takes."""
+_OUTAGES: Final = {
+    10039: "JetStream is not enabled for this account: enable it, or use another login",
+    10059: "there is no such stream: create it, or set declare=true",
+    10060: "another stream has this subject than the option stream says: correct one of them",
+    10076: "JetStream is not enabled on this server: enable it",
+    10109: "the stream is sealed: give the subject to another stream",
+}
+"""The same for every message: topology and permission."""
+_LOGIN_WORDS: Final = ("authorization", "authentication", "account")
+
+
+# --- acknowledgements ---
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Ack(msgspec.Struct):
+    """JetStream's reply to a publish. One for a repeat within the duplicate window is as good as the first."""
+
+    stream: str | None = None
+    seq: int = 0
+    error: _Error | None = None
+
+
+_decode_ack: Final = msgspec.json.Decoder(_Ack).decode
+
+
+def read_ack(data: bytes, *, status: str | None, subject: str) -> Answer:
+    """Return the answer in an acknowledgement. `status` is the one in its headers: 503 means that nobody listens."""
+    if status is not None:
+        return NotAnswered(_describe_status(subject, status), is_outage=True)
+    try:
+        ack = _decode_ack(data)
+    except msgspec.DecodeError:
+        ack = _Ack()
+    if ack.error is not None:
+        return _read_refusal(ack.error, subject)
+    if ack.stream is None or ack.seq < 1:
+        return Outcome(False, f"Something else than a stream answered for the subject {_quote(subject)}.")
+    return DELIVERED
+
+
+def _describe_status(subject: str, status: str) -> str:
+    if status != "503":
+        return f"NATS answered with status {redact_line(status)} for the subject {_quote(subject)}."
+    return (
+        f"No stream has the subject {_quote(subject)}: create one that has it, or set stream and declare=true, "
+        "and see that JetStream is enabled."
+    )
+
+
+def _read_refusal(error: _Error, subject: str) -> Answer:
+    text = redact_line(f"{error.description} ({error.err_code or error.code})")
+    if error.err_code in _TOO_LARGE:
+        return Outcome(False, f"The stream takes no message as large as this: {text}.", rejected=True)
+    if error.err_code in _OUTAGES:
+        reason = f"No stream takes messages for the subject {_quote(subject)} ({text}): {_OUTAGES[error.err_code]}."
+        return NotAnswered(reason, is_outage=True)
+    return Outcome(False, f"The stream did not take the message: {text}.")
+
+
+def _quote(subject: str) -> str:
+    return repr(redact_line(subject, limit=100))
+
+
+# --- permissions ---
+
+
+class PermissionViolation(msgspec.Struct, frozen=True):
+    """A command that the server refused to this login. The client reports the subject in lower case."""
+
+    action: str
+    subject: str
+
+
+_VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+
+
+def parse_permission_violation(error: str) -> PermissionViolation | None:
+    """Parse an error of the connection. The server reports these beside the answers, as text alone."""
+    match = _VIOLATION.search(error)
+    return None if match is None else PermissionViolation(match[1].lower(), match[2].lower())
+
+
+# --- connecting ---
+
+
+def map_connect_error(error: BaseException, where: str, *, seconds: float) -> TransportUnavailable:
+    """Map what the client raised or reported while it connected."""
+    reason = describe_error(error, seconds=seconds)
+    if isinstance(error, ssl.SSLError):
+        return tls_error(where, reason)
+    if any(word in reason.lower() for word in _LOGIN_WORDS):
+        return login_refused_error(where, reason, check="user, password, token or key, and what the account allows")
+    return unreachable_error(where, reason)
+
+
+def describe_error(error: BaseException, *, seconds: float | None = None) -> str:
+    """Describe an error of the client or the system in a few words."""
+    return describe_system_error(error, seconds=seconds).removeprefix("nats: ").strip("'") or type(error).__name__

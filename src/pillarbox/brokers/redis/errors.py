@@ -1,0 +1,125 @@
+"""The meaning of the server's replies, for a message, the destination and a receiver. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pillarbox.brokers.redis.settings import Durability, RedisReceiverSettings
+from pillarbox.brokers.send_batch import DELIVERED, Answer, NotAnswered
+from pillarbox.contracts.transport import Outcome
+from pillarbox.redaction import redact_line
+
+__all__ = [
+    "ErrorReply",
+    "describe_error_reply",
+    "describe_ping_reply",
+    "is_missing_group",
+    "read_add_reply",
+    "read_wait_reply",
+]
+
+_STATES: Final = {
+    "CLUSTERDOWN": "the cluster is down",
+    "LOADING": "it is loading its data: wait",
+    "MASTERDOWN": "its master is away: wait, or name the master",
+    "MISCONF": "it cannot write to its disk: give it room",
+    "NOAUTH": "it requires a login: set user and password",
+    "READONLY": "it is a replica: name the master",
+    "WRONGTYPE": "the key holds something else than a stream: use another key, or remove it",
+}
+_OUTAGES: Final = {
+    **_STATES,
+    "ASK": "this is a cluster, which the transport does not know: name a single server",
+    "MOVED": "this is a cluster, which the transport does not know: name a single server",
+    "NOPERM": "this user may not add to it: allow XADD on the key, or use another login",
+    "NOREPLICAS": "too few replicas are connected: see min-replicas-to-write",
+}
+"""The same for every message of that stream, or of all: topology, permission, the state of the server."""
+_UNKNOWN: Final = ("unknown command", "WAITAOF cannot be used")
+_TOO_LARGE: Final = "Protocol error: invalid bulk length"
+
+
+class ErrorReply(str):
+    """An error of the server, with its code at the beginning."""
+
+    __slots__ = ()
+
+    @property
+    def code(self) -> str:
+        return self.partition(" ")[0]
+
+
+def read_add_reply(reply: object, *, key: str) -> Answer:
+    """Return the answer in the reply to XADD."""
+    if isinstance(reply, bytes):
+        return DELIVERED
+    stream = repr(redact_line(key, limit=100))
+    if reply is None:
+        text = f"Redis has no stream {stream}, and create=false: create it, or let the first message do it."
+        return NotAnswered(text, is_outage=True)
+    if not isinstance(reply, ErrorReply):
+        return Outcome(False, f"Redis replied something unknown for the stream {stream}.")
+    text = redact_line(reply).rstrip(".")
+    if _TOO_LARGE in reply:
+        return Outcome(False, f"Redis takes no field as large as this one: {text}.", rejected=True)
+    if advice := _find_advice(reply):
+        return NotAnswered(f"Redis does not take messages for the stream {stream} ({text}): {advice}.", is_outage=True)
+    return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.")
+
+
+def describe_ping_reply(reply: object) -> str:
+    """Describe why a server that replied so to PING is out of service."""
+    if not isinstance(reply, ErrorReply):
+        return "it answers a ping with something else than a pong"
+    text, advice = redact_line(reply).rstrip("."), _find_advice(reply)
+    return f"{text}: {advice}" if advice else text
+
+
+def read_wait_reply(reply: object, durability: Durability) -> Answer | None:
+    """Return the answer for all messages of a batch in the reply to WAIT or WAITAOF; None when they are durable."""
+    if isinstance(reply, ErrorReply):
+        advice = _find_advice(reply) or "wait"
+        text = f"Redis cannot say whether the messages are safe ({redact_line(reply)}): {advice}."
+        return NotAnswered(text, is_outage=True)
+    synced, replicas = (reply[0], reply[1]) if isinstance(reply, list) and len(reply) == 2 else (0, reply)
+    if not isinstance(synced, int) or not isinstance(replicas, int):
+        return Outcome(False, "Redis replied something unknown when asked whether the messages are safe.")
+    if synced < durability.is_synced:
+        return Outcome(False, "Redis has the message in memory, but did not get it to its disk in time.")
+    if replicas < durability.replicas:
+        return Outcome(False, f"Redis has the message, but only {replicas} of {durability.replicas} replicas in time.")
+    return None
+
+
+def _find_advice(reply: ErrorReply) -> str | None:
+    if any(words in reply for words in _UNKNOWN):
+        return "the option durability needs Redis 7.2 or Valkey with appendonly yes; XADD needs Redis 5"
+    return _OUTAGES.get(reply.code)
+
+
+_RECEIVER_ADVICE: Final = {
+    **_STATES,
+    "ASK": "this is a cluster, which the receiver does not know: name a single server",
+    "MOVED": "this is a cluster, which the receiver does not know: name a single server",
+    "NOPERM": "this user may not read it: allow what the receiver needs on the key, or use another login",
+    "OOM": "its memory is full: give it more, or trim the stream",
+}
+_MISSING: Final = ("NOGROUP", "UNBLOCKED")
+"""The group or the stream does not exist, or was removed while a read waited."""
+
+
+def is_missing_group(reply: object) -> bool:
+    """Return True for a reply that reports a missing group."""
+    return isinstance(reply, ErrorReply) and reply.code in _MISSING
+
+
+def describe_error_reply(reply: ErrorReply, settings: RedisReceiverSettings, *, where: str) -> str:
+    """Describe what an error means for a receiver, and what to do."""
+    text = redact_line(reply).rstrip(".")
+    if is_missing_group(reply):
+        missing = f"group {settings.group!r} of the stream {settings.stream!r}"
+        return f"{where} has no {missing}: create it, or set declare=true ({text})."
+    if "unknown command" in reply:
+        return f"{where} is too old: the receiver needs Redis 6.2 or Valkey ({text})."
+    advice = _RECEIVER_ADVICE.get(reply.code, "see its log")
+    return f"{where} does not let the stream {settings.stream!r} be read ({text}): {advice}."

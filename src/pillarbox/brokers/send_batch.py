@@ -1,0 +1,102 @@
+"""The messages of one send: encoded, answered one by one, and what the answers come to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from pillarbox.contracts.transport import Outcome
+from pillarbox.errors import MessageRejected, TransportUnavailable
+from pillarbox.message import Message
+
+__all__ = ["DELIVERED", "Answer", "NotAnswered", "SendBatch", "collect_outcomes", "encode_each"]
+
+DELIVERED: Final = Outcome(delivered=True)
+A = TypeVar("A")
+E = TypeVar("E")
+
+
+class NotAnswered(msgspec.Struct, frozen=True):
+    """No answer about the message, and none to come."""
+
+    reason: str
+    is_outage: bool = False
+    """The broker answered, but about the address: topology or permission is missing there for every message."""
+
+
+Answer = Outcome | NotAnswered
+
+
+class SendBatch(Generic[A]):
+    """The answers to the messages of one send, as they come in. The first answer to a message counts."""
+
+    __slots__ = ("answers", "done", "unanswered")
+
+    def __init__(self, answers: Iterable[A | None]) -> None:
+        """Begin with the answers that are known before anything is sent, and None for the others."""
+        self.answers: list[A | None] = list(answers)
+        self.unanswered = self.answers.count(None)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolved by the last answer; cancelled with the send that waits for it."""
+        if not self.unanswered:
+            self.done.set_result(None)
+
+    def answer(self, index: int, answer: A) -> bool:
+        """Record the answer to one message; return False if it had one."""
+        if self.answers[index] is not None:
+            return False
+        self.answers[index] = answer
+        self.unanswered -= 1
+        if not self.unanswered and not self.done.done():
+            self.done.set_result(None)
+        return True
+
+    def answer_rest(self, answer: A) -> None:
+        """Give every message without an answer this one: no others will come."""
+        for index, known in enumerate(self.answers):
+            if known is None:
+                self.answer(index, answer)
+
+
+def encode_each(
+    messages: Sequence[Message], encode: Callable[[Message], E], *, broker: str | None = None
+) -> list[E | Outcome]:
+    """Encode messages; in the place of one that the broker can never take is its rejected outcome."""
+    encoded: list[E | Outcome] = []
+    for message in messages:
+        try:
+            encoded.append(encode(message))
+        except MessageRejected as error:
+            text = str(error) if broker is None else f"The message cannot be sent to {broker}: {error}."
+            encoded.append(Outcome(False, text, rejected=True))
+    return encoded
+
+
+def collect_outcomes(answers: Sequence[Answer | None], *, late: str, is_written: bool = True) -> list[Outcome]:
+    """Return one outcome per message; raise `TransportUnavailable` when the broker answered about none of them.
+
+    None is no answer in time, and `late` its error. A message that is not answered beside others that are is `lost`:
+    it costs no attempt, and it is no reason to send the others again. `is_written` is whether anything was written:
+    if not, no message can be the reason for the break.
+    """
+    if all(type(answer) is Outcome for answer in answers):
+        return [answer for answer in answers if type(answer) is Outcome]
+    not_answered = [answer for answer in answers if isinstance(answer, NotAnswered)]
+    if not_answered and not any(answer is None or _is_from_broker(answer) for answer in answers):
+        is_broken = not all(answer.is_outage for answer in not_answered)
+        raise TransportUnavailable(not_answered[0].reason, mid_send=is_broken and is_written)
+    return [_to_outcome(answer, late) for answer in answers]
+
+
+def _is_from_broker(answer: Answer) -> bool:
+    # A rejection is mostly our own, made without the broker: it is no sign that others could get through.
+    return isinstance(answer, Outcome) and not answer.rejected
+
+
+def _to_outcome(answer: Answer | None, late: str) -> Outcome:
+    if answer is None:
+        return Outcome(False, late)
+    return answer if isinstance(answer, Outcome) else Outcome(False, answer.reason, lost=True)

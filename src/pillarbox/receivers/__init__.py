@@ -1,1 +1,0 @@
-"""One file per broker that a consumer can read."""

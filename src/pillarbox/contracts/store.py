@@ -1,0 +1,613 @@
+"""The contract of a store, by audience, and the values that cross it.
+
+The relay uses a `RelayStore`, people use an `OperatorStore`, dashboards and alerts a `MonitorStore`. A `Store` is all
+three. `StoreContract` in `pillarbox.testing` checks every promise below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, Protocol, runtime_checkable
+from uuid import UUID
+
+import msgspec
+
+from pillarbox.contracts.finding import Finding
+from pillarbox.errors import IllegalTransition
+from pillarbox.message import Message, State, Waits
+
+__all__ = [
+    "Action",
+    "Activity",
+    "AnyStore",
+    "BlockedKey",
+    "BulkResult",
+    "Claim",
+    "Count",
+    "Cursor",
+    "FailedOutcome",
+    "Fence",
+    "InboxFailure",
+    "InboxSelection",
+    "JournalEntry",
+    "Lane",
+    "MonitorStore",
+    "OpenClaim",
+    "OperatorStore",
+    "Pause",
+    "ReadResult",
+    "RecoveredClaim",
+    "Registry",
+    "RelayInfo",
+    "RelayStore",
+    "Sample",
+    "Selection",
+    "Settlement",
+    "Store",
+    "StoreFeatures",
+    "StoreInspector",
+    "Wakeups",
+]
+
+
+class AnyStore(Protocol):
+    """Methods that the relay, people and monitors have in common.
+
+    All times are the store's own clock. Every method is one transaction. A lost connection, a full pool or a server
+    that is away raises `StoreUnavailable`; after it the caller knows nothing of the outcome, and repeating the call is
+    safe.
+    """
+
+    @property
+    def features(self) -> StoreFeatures:
+        """What this store can do beyond the contract's minimum."""
+
+    async def open(self) -> None:
+        """Connect and check the schema; `SchemaMissing`, `SchemaOutdated` or `SchemaNewer` where it does not fit."""
+
+    async def close(self) -> None:
+        """Close every connection. Closing twice is harmless."""
+
+    async def now(self) -> datetime:
+        """Return the time of the store's clock."""
+
+    async def registry(self, *, lease: timedelta) -> Registry:
+        """Return the live relays and the lanes they own. An `expires_at` more than `lease` ahead counts as expired."""
+
+    async def pauses(self) -> Sequence[Pause]:
+        """List the destinations that are paused."""
+
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        """Find messages, open and closed, with their state, by id. `payloads=False` leaves the bytes out."""
+
+    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+        """List batches that have been in a relay's hands for this long, oldest first."""
+
+
+class RelayStore(AnyStore, Protocol):
+    """What the relay does: read lanes, claim and settle messages, and share the lanes with other relays."""
+
+    # --- reading ---
+
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        """Read fresh messages of these lanes above the cursor, and all that became visible late below it.
+
+        At most `limit` fresh ones, the lanes taking turns in the order of `partitions`; within a lane no visible
+        fresh message is passed over for a later one. Late ones come in addition. Changes nothing.
+
+        Where the store skips keys, fresh ones of the keys in `cursor.skip` are passed over all the same: they do not
+        come, and the mark of a lane that was read to its end stands above them.
+        """
+
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        """Read deferred and retrying messages that are due, longest due first, without the ids in `skip`."""
+
+    async def read_key(
+        self, destination: str, *, partition: int, key: str, after: int, limit: int
+    ) -> Sequence[Message]:
+        """Read the blocked messages of one key (`retry`, `parked`, `held`), by id, above `after`."""
+
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        """List each key with a blocked message, once. Costs one probe per key, however many wait behind it."""
+
+    async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
+        """Return when the next deferred or retrying message of these lanes is due; None if there is none."""
+
+    # --- claims: every write is fenced ---
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+        """Record the batch as in this relay's hands, and park what waits behind an earlier message.
+
+        Fresh and deferred messages can be parked; a claim without messages only parks. Committed when it returns.
+        `Fenced` names the lanes that belong to another relay, and then nothing is written. Repeating a claim with the
+        same number changes nothing.
+        """
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        """Record outcomes: delivered messages close, failed ones close or wait, ids leave their claims.
+
+        `Fenced` as in `claim`. A message that is no longer open is left alone, so repeating is harmless. Failures are
+        durable when this returns; a delivery may be lost by a crash of the database, which costs a repeat.
+        """
+
+    async def pause(self, destination: str, *, by: str, reason: str) -> None:
+        """Stop delivery to a destination that rejects every message, until a person resumes it."""
+
+    # --- membership ---
+
+    async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        """Enter the registry, alive for one lease."""
+
+    async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
+        """Stay alive for another lease. False when already expired or gone: then everything must be dropped."""
+
+    async def take(
+        self,
+        relay_id: UUID,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        lease: timedelta,
+        claim_number: int,
+    ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        """Take over those of the lanes that are free, and recover what was in their dead owners' hands.
+
+        One transaction: the lane's row is locked (a lane that another relay is taking is skipped), its epoch raised,
+        the dead relay's ids in it move into claims of this relay numbered from `claim_number`, one claim per count of
+        strikes; the expired relay's row goes. Durable when it returns. The returned claims count one strike more than
+        the stored ones: until the messages are claimed anew none of them is being sent, and dying with them proves
+        nothing. A lane this relay owns already is returned under a new epoch too.
+        """
+
+    async def release(self, fence: Fence) -> None:
+        """Give lanes up at once, and drop this relay's claims on messages in them. Not owning one is fine."""
+
+    async def leave(self, relay_id: UUID) -> None:
+        """Release every lane, drop every claim, and leave the registry."""
+
+    async def forget(self, *, stale_after: timedelta) -> int:
+        """Remove relays that expired this long ago, and claims whose relay is gone and whose lanes are free."""
+
+    def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
+        """Call `wake` soon after a writer committed, as far as the store can tell, while the block runs.
+
+        Silence proves nothing: polling stays correct without it. A store whose writers must be asked to notify does it
+        while a relay is registered as `asleep`.
+        """
+
+
+class OperatorStore(AnyStore, Protocol):
+    """What people do. Every change has a line in the journal with `by`. The janitor purges through it too."""
+
+    async def count(self, selection: Selection) -> int:
+        """Count the selected messages exactly. Reads every one of them."""
+
+    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+        """List failed attempts and people's actions, oldest first; of one message, or the latest of all."""
+
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        """Add a line to the journal about the store as a whole: of no message, and of the destination `*`."""
+
+    # --- messages ---
+
+    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+        """Send failed, held, skipped or discarded messages again, in id order, attempts back at 0.
+
+        With `to` they go to that destination instead. A skipped one needs it. Other states are not touched; a batch
+        that names only such messages by id is an `IllegalTransition`.
+        """
+
+    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+        """Send delivered messages again, same message id, in id order."""
+
+    async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
+        """Close pending, held or failed messages without sending. One in a relay's hands is refused."""
+
+    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+        """Let pending messages wait until then. Attempts stay. The key waits with them."""
+
+    # --- destinations ---
+
+    async def pause(self, destination: str, *, by: str, reason: str) -> None:
+        """Stop delivery to a destination until it is resumed. Messages wait; no attempt is spent."""
+
+    async def resume(self, destination: str, *, by: str) -> bool:
+        """Start delivery again. False when it was not paused."""
+
+    # --- retention ---
+
+    async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
+        """Delete closed messages of that state, oldest first, with their journal."""
+
+    async def purge_ids(self, ids: Sequence[int]) -> int:
+        """Delete these closed messages: an archive has taken them."""
+
+    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete dedup records that are done and older than the window."""
+
+    # --- inboxes ---
+
+    async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
+        """List the messages that consumers could not handle, longest failed first."""
+
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+        """Have failed messages of an inbox handled again, longest failed first, with all attempts; return the count."""
+
+    async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
+        """Close failed messages of an inbox as done, without handling them; return the count."""
+
+
+class MonitorStore(AnyStore, Protocol):
+    """What dashboards, alerts and probes read. Nothing here changes anything, and every answer is bounded."""
+
+    async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
+        """Count messages by destination, topic and state. No count reads more than `limit` rows.
+
+        A store may read fewer where it costs much: the topics of the first alone (the others count without one), or
+        the latest alone. A count that is not complete has `more`.
+        """
+
+    async def oldest_due(self) -> Mapping[str, datetime]:
+        """Map each destination to when its longest waiting open message was due. Exact, one probe per lane.
+
+        A parked message waits for another one, and does not count.
+        """
+
+    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
+        """Return the deliveries and failed attempts of the window, at most the latest `limit` of each."""
+
+
+class Store(RelayStore, OperatorStore, MonitorStore, Protocol):
+    """Keeps messages, claims, lanes and relays: the whole contract."""
+
+
+@runtime_checkable
+class StoreInspector(Protocol):
+    """A store that can check its database for settings that lose commits, and for missing rights."""
+
+    async def inspect(self) -> Sequence[Finding]:
+        """List what is set or missing there that could lose or delay messages. Changes nothing.
+
+        `StoreUnavailable` as every method. What the login may not see is a finding too.
+        """
+
+
+class Wakeups(Protocol):
+    """A standing request to be woken."""
+
+    @property
+    def is_listening(self) -> bool:
+        """True while a wake-up would arrive."""
+
+
+class StoreFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store can do beyond the contract's minimum."""
+
+    name: str
+    """The word before `://`, and the name of its test group."""
+    late_rows: bool
+    """Ids can become visible out of order, and `read` returns the late ones."""
+    notifies: bool
+    """Writers can wake a sleeping relay."""
+    shared: bool
+    """Several processes can use it at once."""
+    skips_keys: bool = False
+    """`read` passes by the keys that its cursor skips. Without it the rest of a hot key must be parked."""
+
+
+# --- reading ---
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """Position of reading in each lane. Opaque outside the store that made it; dies with its connection."""
+
+    low: Mapping[int, int] = {}
+    """Partition to the highest id already returned; a partition that is missing starts over."""
+    snapshot: object = None
+    session: object = None
+    skip: Sequence[str] = ()
+    """Keys whose fresh messages are left out. Late ones of them still come."""
+
+    def skip_keys(self, keys: Sequence[str]) -> Cursor:
+        """Leave these keys out next time: the reader has enough of them, and knows where the rest begins."""
+        return Cursor(self.low, self.snapshot, self.session, keys)
+
+    def restart(self, partitions: Iterable[int]) -> Cursor:
+        """Read these lanes from their start next time: after messages were given back, or as the safety net."""
+        again = set(partitions)
+        low = {partition: mark for partition, mark in self.low.items() if partition not in again}
+        return Cursor(low, self.snapshot, self.session)
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    """The messages of one read, in id order, and where the next one begins."""
+
+    messages: Sequence[Message]
+    cursor: Cursor
+    complete: frozenset[int] = frozenset()
+    """Lanes that were read to their end: none of their fresh messages was left for a later read."""
+
+
+class BlockedKey(msgspec.Struct, frozen=True):
+    """A key with a `retry`, `parked` or `held` message."""
+
+    partition: int
+    key: str
+    front: Waits
+    """What the first of them waits for. `parked`: the message it waited for is gone, and it can go."""
+
+
+# --- ownership ---
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One destination's share of one partition, under one ownership."""
+
+    destination: str
+    partition: int
+    epoch: int
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Proof of ownership that goes with every write: these lanes of one destination, at these epochs."""
+
+    relay_id: UUID
+    destination: str
+    epochs: Mapping[int, int]
+    """Partition to epoch."""
+
+    def narrow(self, partitions: Iterable[int]) -> Fence:
+        """Return the same proof for some of the lanes."""
+        return Fence(self.relay_id, self.destination, {p: self.epochs[p] for p in partitions})
+
+
+class RelayInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A relay's row in the registry."""
+
+    relay_id: UUID
+    service: str
+    host: str
+    pid: int
+    version: str
+    destinations: Sequence[str]
+    reachable: Sequence[str]
+    """Those of its destinations that answered last time."""
+    asleep: bool = False
+    """It asks writers to wake it."""
+    started_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class Registry(msgspec.Struct, frozen=True):
+    """The live relays and the owners of lanes, at one moment of the store's clock."""
+
+    now: datetime
+    relays: Sequence[RelayInfo]
+    """Live ones only: not expired, and not promising to live longer than a lease."""
+    owners: Mapping[str, Mapping[int, UUID]]
+    """Destination to partition to live owner. A lane that is missing is free."""
+
+
+# --- claims and outcomes ---
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A batch in a relay's hands. `number` is the relay's own count, so repeating a claim is harmless."""
+
+    number: int
+    message_ids: Sequence[int]
+    strikes: int = 0
+    """The number of times that a relay died with these in its hands."""
+
+
+class RecoveredClaim(msgspec.Struct, frozen=True):
+    """Messages that were in a dead relay's hands, now in the new owner's, under one claim of its own."""
+
+    claim: Claim
+    messages: Sequence[Message]
+
+
+class FailedOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a message that was not delivered. Absolute values: writing it twice changes nothing."""
+
+    message_id: int
+    state: State
+    """`failed`, `skipped` or `discarded` close it; `pending` leaves it open under `waits`."""
+    waits: Waits | None = None
+    attempts: int = 0
+    error: str | None = None
+    delay: timedelta | None = None
+    """From the store's now to the next attempt, for `retry` and `deferred`."""
+    detail: str | None = None
+    """For the journal alone: the redacted stack trace or the broker's full answer."""
+
+    @property
+    def action(self) -> Action | None:
+        """The action of its line in the journal; None for parking, which leaves no line."""
+        return _STATE_ACTIONS.get(self.state) or _WAITS_ACTIONS.get(self.waits or Waits.PARKED)
+
+    def check(self) -> None:
+        """Raise `IllegalTransition` if an undelivered message cannot become this. Stores check before they write."""
+        if self.state in (State.DELIVERED, State.SENDING) or (self.state is State.PENDING) != (self.waits is not None):
+            waits = "nothing" if self.waits is None else self.waits.value
+            raise IllegalTransition(
+                f"Message {self.message_id} is sending and a failure cannot make it {self.state.value}, waiting for "
+                f"{waits}; close it as failed, skipped or discarded, or leave it pending with a reason to wait."
+            )
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcomes of one or several claims, recorded together or not at all."""
+
+    delivered: Sequence[int] = ()
+    failures: Sequence[FailedOutcome] = ()
+    returned: Sequence[int] = ()
+    """Given back untouched: out of the claim, nothing else changes."""
+    finished: Sequence[int] = ()
+    """Numbers of the claims that have nothing left in them."""
+    touched: Sequence[int] = ()
+    """Numbers of the claims that keep something: the ids above are taken out of them."""
+
+
+# --- people's actions ---
+
+
+class Action(StrEnum):
+    """The event that a line of the journal records."""
+
+    ATTEMPT_FAILED = "attempt_failed"
+    FAILED = "failed"
+    HELD = "held"
+    SKIPPED = "skipped"
+    DEFERRED = "deferred"
+    REDRIVEN = "redriven"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    PURGED = "purged"
+
+
+_WAITS_ACTIONS: Final = {Waits.RETRY: Action.ATTEMPT_FAILED, Waits.HELD: Action.HELD, Waits.DEFERRED: Action.DEFERRED}
+_STATE_ACTIONS: Final = {
+    State.FAILED: Action.FAILED,
+    State.SKIPPED: Action.SKIPPED,
+    State.DISCARDED: Action.DISCARDED,
+}
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the journal: a failed attempt or a person's action."""
+
+    message_id: UUID | None
+    destination: str
+    action: str
+    at: datetime
+    by: str
+    attempt: int | None = None
+    error: str | None = None
+    detail: str | None = None
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions on messages: every one that is set must hold."""
+
+    ids: Sequence[int] | None = None
+    message_ids: Sequence[UUID] | None = None
+    states: Sequence[State] | None = None
+    destination: str | None = None
+    topic: str | None = None
+    type: str | None = None
+    key: str | None = None
+    correlation_id: str | None = None
+    error: str | None = None
+    """A part of the last error, letter case ignored."""
+    since: datetime | None = None
+    """Created at or after."""
+    until: datetime | None = None
+    """Created before."""
+    changed_before: datetime | None = None
+    """Last change before."""
+    min_attempts: int | None = None
+    after: int = 0
+    """Ids above this one: where the previous page ended."""
+
+
+class BulkResult(msgspec.Struct, frozen=True):
+    """The changes of one batch of an operator's action."""
+
+    count: int
+    last_id: int
+    """Pass as `Selection.after` for the next batch."""
+    without_payload: int = 0
+    """Selected, but left alone: their payload was not kept."""
+
+
+class InboxSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions on failed messages of inboxes: every one that is set must hold."""
+
+    consumer: str | None = None
+    message_ids: Sequence[str] | None = None
+    error: str | None = None
+    """A part of the last error, letter case ignored."""
+
+
+class InboxFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a consumer could not handle."""
+
+    consumer: str
+    source: str
+    message_id: str
+    attempts: int
+    error: str | None
+    failed_at: datetime
+    content: bytes
+    """The whole delivery, as `pillarbox.decoding.decode_incoming` reads it."""
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """A destination that a person, or the relay itself, stopped."""
+
+    destination: str
+    by: str
+    at: datetime
+    reason: str
+
+
+# --- statistics ---
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of messages that share a destination, topic and state."""
+
+    destination: str
+    topic: str | None
+    """None: more of them, whose topics were not looked at."""
+    state: State
+    due: bool
+    """False for messages that wait for a later time."""
+    count: int
+    oldest_at: datetime | None
+    """When the oldest of them was due (open) or changed (closed), of those that were looked at."""
+    more: bool = False
+    """At least so many: counting ended there."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the latest deliveries."""
+
+    destination: str
+    topic: str
+    latency: timedelta
+    """From when it was due to when it was recorded as delivered."""
+    end_to_end: timedelta
+    """From when it happened."""
+    at: datetime
+    """When it was recorded as delivered."""
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliveries and failed attempts of a window of time."""
+
+    delivered: Sequence[Sample]
+    """The latest deliveries in the window, newest first."""
+    attempts_failed: Mapping[str, int]
+    """Destination to the number of attempts that failed in the window."""
+    complete: bool
+    """Nothing in the window was left out because of the limit."""
+
+
+class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that has been in a relay's hands for long."""
+
+    relay_id: UUID
+    claimed_at: datetime
+    message_ids: Sequence[int]
+    strikes: int

@@ -1,0 +1,76 @@
+"""The contract of a transport. `TransportContract` in `pillarbox.testing` checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from pillarbox.contracts.finding import Finding
+from pillarbox.message import Message
+
+__all__ = ["Inspector", "Outcome", "Transport", "TransportFeatures"]
+
+
+class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """Promises of a transport."""
+
+    name: str
+    batch: int = 500
+    """Number of messages that one `send` takes at most. 1: each message is answered on its own."""
+    max_payload: int | None = None
+    """The largest payload in bytes that the broker is known to take."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The broker's answer for one message. `delivered` is said only on its own word."""
+
+    delivered: bool
+    error: str | None = None
+    rejected: bool = False
+    """The broker will never take it: the fault is in the message."""
+    retry_after: timedelta | None = None
+    """Time after which the broker asks for another try."""
+    detail: str | None = None
+    """More for the journal: a redacted stack trace, the broker's full answer."""
+    lost: bool = False
+    """The connection broke before this one was answered, after others were. It spends no attempt."""
+
+
+class Transport(Protocol):
+    """Sends messages to one broker. One instance per destination; calls of `send` may overlap."""
+
+    @property
+    def features(self) -> TransportFeatures:
+        """The promises of this transport."""
+
+    async def open(self) -> None:
+        """Connect; raise `TransportUnavailable` when the broker cannot be reached."""
+
+    async def close(self) -> None:
+        """Disconnect. Closing twice is harmless."""
+
+    async def ping(self) -> None:
+        """Check, without a message, that the broker answers; raise `TransportUnavailable` when it does not."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        """Deliver each message; answer for each, in the same order.
+
+        `delivered` is said only on the broker's own word. Raises `TransportUnavailable` when the broker
+        cannot be reached, or the connection broke before any was answered; when it broke after some were, the
+        others are `lost`. What was not answered for was not delivered.
+        """
+
+
+@runtime_checkable
+class Inspector(Protocol):
+    """A transport that can check its broker for settings that lose messages."""
+
+    async def inspect(self, *, topics: Sequence[str]) -> Sequence[Finding]:
+        """Find settings of the broker that could lose messages of these topics. Changes nothing.
+
+        Raises `TransportUnavailable` when the broker cannot be reached. Settings that the login may not read are
+        reported as a finding.
+        """

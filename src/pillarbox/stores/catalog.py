@@ -1,4 +1,7 @@
-"""What a schema is made of, item by item, and how two of them differ. Pure; the stores read their catalogs."""
+"""Comparison of the tables that a database has with those that their version should have.
+
+Each store reads its own catalog; the comparison is the same for all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-__all__ = ["Catalog", "Difference", "differences", "squeezed"]
+__all__ = ["Catalog", "Difference", "compare_catalogs", "normalize_sql"]
 
 Catalog = Mapping[str, str]
 """Item (`column pillarbox_outbox.key`) to definition (`text`). Columns stand in the order of their table."""
@@ -17,7 +20,7 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|\w+|\S")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One item that is not what the version should have."""
+    """One item of the catalog that is not what its version should have."""
 
     item: str
     problem: Literal["missing", "unexpected", "different"]
@@ -30,40 +33,42 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return f"different: {self.item} is {self.found}, should be {self.expected}"
 
 
-def differences(*, expected: Catalog, found: Catalog) -> tuple[Difference, ...]:
-    """Every item that is missing, unexpected or different, in the order of the expected schema.
+def compare_catalogs(*, expected: Catalog, found: Catalog) -> tuple[Difference, ...]:
+    """Return every item that is missing, different or unexpected, in the order of the expected schema.
 
-    An item that is missing with all its table is told once, as the table.
+    A table that is missing is reported once, without its columns, constraints and indexes.
     """
-    return (*_missing(expected, found), *_changed(expected, found), *_unexpected(expected, found))
+    return (*_find_missing(expected, found), *_find_changed(expected, found), *_find_unexpected(expected, found))
 
 
-def _missing(expected: Catalog, found: Catalog) -> Iterator[Difference]:
-    gone = {_table(item) for item in expected if item.startswith(("table ", "view ")) and item not in found}
+def _find_missing(expected: Catalog, found: Catalog) -> Iterator[Difference]:
+    gone = {_parse_table(item) for item in expected if item.startswith(("table ", "view ")) and item not in found}
     for item in expected:
-        part_of_gone = _table(item) in gone and not item.startswith(("table ", "view "))
+        part_of_gone = _parse_table(item) in gone and not item.startswith(("table ", "view "))
         if item not in found and not part_of_gone:
             yield Difference(item=item, problem="missing")
 
 
-def _changed(expected: Catalog, found: Catalog) -> Iterator[Difference]:
+def _find_changed(expected: Catalog, found: Catalog) -> Iterator[Difference]:
     for item, definition in expected.items():
         if item in found and found[item] != definition:
             yield Difference(item=item, problem="different", expected=definition, found=found[item])
-    for table, columns in _orders(expected, shared=found).items():
-        others = _orders(found, shared=expected)[table]
-        if others != columns:
-            yield Difference(item=f"order of columns in {table}", problem="different", expected=columns, found=others)
+    found_orders = _column_orders(found, shared=expected)
+    for table, columns in _column_orders(expected, shared=found).items():
+        if found_orders[table] != columns:
+            yield Difference(
+                item=f"order of columns in {table}", problem="different", expected=columns, found=found_orders[table]
+            )
 
 
-def _unexpected(expected: Catalog, found: Catalog) -> Iterator[Difference]:
+def _find_unexpected(expected: Catalog, found: Catalog) -> Iterator[Difference]:
     for item in found:
         if item not in expected:
             yield Difference(item=item, problem="unexpected")
 
 
-def _orders(catalog: Catalog, *, shared: Catalog) -> Mapping[str, str]:
-    """Table to its columns, in order, of those that both catalogs have."""
+def _column_orders(catalog: Catalog, *, shared: Catalog) -> Mapping[str, str]:
+    """Map each table to those of its columns that both catalogs have, in their order."""
     orders: dict[str, str] = {}
     for item in catalog:
         if item.startswith("column ") and item in shared:
@@ -72,8 +77,8 @@ def _orders(catalog: Catalog, *, shared: Catalog) -> Mapping[str, str]:
     return orders
 
 
-def _table(item: str) -> str:
-    """The table an item belongs to: `index pillarbox_outbox_late_idx on pillarbox_outbox` to the last word."""
+def _parse_table(item: str) -> str:
+    """Return the table of an item: the last word of `index pillarbox_outbox_late_idx on pillarbox_outbox`."""
     if item.startswith("column "):
         return item.removeprefix("column ").split(".")[0]
     if item.startswith("constraint "):
@@ -81,14 +86,10 @@ def _table(item: str) -> str:
     return item.rsplit(" ", 1)[-1]
 
 
-def squeezed(sql: str) -> str:
-    """SQL with one space between tokens, lower case and no quotes around names; text in quotes stays as it is."""
-    return " ".join(_squeezed_token(token) for token in _TOKEN.findall(_without_comments(sql)))
-
-
-def _squeezed_token(token: str) -> str:
-    return token if token.startswith("'") else token.strip('"').lower()
-
-
-def _without_comments(sql: str) -> str:
-    return re.sub(r"('(?:[^']|'')*')|--[^\n]*", lambda match: match[1] or " ", sql)
+def normalize_sql(sql: str) -> str:
+    """Return SQL in lower case with one space between tokens and unquoted names; texts stay as they are."""
+    # The first alternative matches a text and puts it back: a `--` inside one is no comment.
+    without_comments = re.sub(r"('(?:[^']|'')*')|--[^\n]*", lambda match: match[1] or " ", sql)
+    return " ".join(
+        token if token.startswith("'") else token.strip('"').lower() for token in _TOKEN.findall(without_comments)
+    )

@@ -1,13 +1,13 @@
-"""Numbered schema versions, and the way from one to another. Decides only; the stores' `schema.py` run it.
+"""Schema versions, the plan from one to another, and its SQL. Connects to nothing: each store's `schema.py` runs it.
 
 A store keeps `migrations/NNNN_name.up.sql` and `.down.sql` beside its code, written with the default names;
-`Names.applied` puts the configured schema and prefix in.
+`Names.qualify` puts the configured schema and prefix in.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -15,28 +15,36 @@ from typing import Final
 import msgspec
 
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, SchemaOutdated
-from pillarbox.names import Names
+from pillarbox.message import Names
 
 __all__ = [
     "Migration",
     "Plan",
     "Step",
+    "build_plan",
+    "build_script",
+    "build_statements",
     "check_version",
-    "downgrade_plan",
-    "install_plan",
     "latest_version",
-    "numbered",
-    "plan",
+    "load_migrations",
+    "parse_migrations",
+    "plan_downgrade",
+    "plan_install",
+    "plan_upgrade",
     "read_migrations",
-    "shipped",
-    "upgrade_plan",
+    "split_script",
 ]
 
-_FILE: Final = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.(?P<way>up|down)\.sql")
+_FOLDERS: Final = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mariadb"}
+"""URL scheme to the folder of its store. Other stores have no tables that Pillarbox creates."""
+_FILE: Final = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.(?P<direction>up|down)\.sql")
+_COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|;", re.DOTALL)
+"""A semicolon, or what may hold one without ending the statement: a function's body, a text."""
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One version of the schema: how to reach it from the one before, and how to go back."""
+    """One version of the schema: the script that reaches it from the one before, and the script back."""
 
     version: int
     name: str
@@ -54,32 +62,53 @@ class Step(msgspec.Struct, frozen=True):
     """None where the script removes the version table itself."""
 
     def sql(self, names: Names, *, quote: str = '"') -> str:
-        """The script and its record, under the configured names."""
+        """Return the script and its record, under the configured names."""
         parts = [self.script.strip()] if self.record is None else [self.script.strip(), self.record]
-        return names.applied("\n\n".join(parts), quote=quote)
+        return names.qualify("\n\n".join(parts), quote=quote)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The way from one version to another; empty when they are the same."""
+    """The steps from one version to another; none when they are the same."""
 
     current: int
     target: int
     steps: Sequence[Step]
 
 
-def numbered(texts: Mapping[str, str]) -> tuple[Migration, ...]:
-    """File names and their texts as migrations, by version.
+# --- versions ---
 
-    `ConfigError` when a name is malformed, a number is missing or taken twice, or a script lacks its other way.
+
+def load_migrations(scheme: str) -> tuple[Migration, ...]:
+    """Return the migrations of this release for stores of a URL scheme: `postgresql`, `sqlite` or `mysql`."""
+    if scheme not in _FOLDERS:
+        raise ConfigError(f"A {scheme} store has no tables that Pillarbox makes, so there is no SQL for it.")
+    return read_migrations(files("pillarbox.stores") / _FOLDERS[scheme] / "migrations")
+
+
+def read_migrations(folder: Traversable) -> tuple[Migration, ...]:
+    """Read the migrations in a folder, by version."""
+    return parse_migrations({file.name: file.read_text() for file in folder.iterdir() if file.name.endswith(".sql")})
+
+
+def parse_migrations(texts: Mapping[str, str]) -> tuple[Migration, ...]:
+    """Build migrations from file names and their texts, by version.
+
+    `ConfigError` when a name is malformed, a number is missing or taken twice, or a script lacks its counterpart.
     """
     found: dict[tuple[int, str], dict[str, str]] = {}
     for file_name, text in sorted(texts.items()):
         match = _FILE.fullmatch(file_name)
         if match is None:
             raise ConfigError(f"The migration {file_name!r} is not named like 0002_some_name.up.sql; rename it.")
-        found.setdefault((int(match["number"]), match["name"]), {})[match["way"]] = text
+        found.setdefault((int(match["number"]), match["name"]), {})[match["direction"]] = text
     _check_numbers(version for version, _ in found)
-    return tuple(_paired(version, name, ways) for (version, name), ways in found.items())
+    for (version, name), scripts in found.items():
+        for direction in ("up", "down"):
+            if direction not in scripts:
+                raise ConfigError(
+                    f"The migration {version:04}_{name} has no {direction} script; every version needs both."
+                )
+    return tuple(Migration(version, name, scripts["up"], scripts["down"]) for (version, name), scripts in found.items())
 
 
 def _check_numbers(versions: Iterable[int]) -> None:
@@ -90,30 +119,13 @@ def _check_numbers(versions: Iterable[int]) -> None:
             raise ConfigError(f"There is no migration {expected:04} before {version:04}; numbers go up one by one.")
 
 
-def _paired(version: int, name: str, ways: Mapping[str, str]) -> Migration:
-    for way in ("up", "down"):
-        if way not in ways:
-            raise ConfigError(f"The migration {version:04}_{name} has no {way} script; every version needs both.")
-    return Migration(version, name, ways["up"], ways["down"])
-
-
-def read_migrations(folder: Traversable) -> tuple[Migration, ...]:
-    """The migrations in a folder, by version."""
-    return numbered({file.name: file.read_text() for file in folder.iterdir() if file.name.endswith(".sql")})
-
-
-def shipped(store: str) -> tuple[Migration, ...]:
-    """The migrations of a store of this release: `"postgres"`, `"sqlite"` or `"mariadb"`."""
-    return read_migrations(files("pillarbox.stores") / store / "migrations")
-
-
-def latest_version(store: str) -> int:
-    """The schema version that this release works with."""
-    return shipped(store)[-1].version
+def latest_version(scheme: str) -> int:
+    """Return the schema version that this release works with."""
+    return load_migrations(scheme)[-1].version
 
 
 def check_version(current: int | None, *, latest: int) -> None:
-    """Whether tables of that version fit this release; None or 0 is no tables at all."""
+    """Raise unless tables of that version fit this release; None or 0 means no tables at all."""
     if not current:
         raise SchemaMissing("The store has no Pillarbox tables; run `pillarbox schema install`.")
     if current > latest:
@@ -126,47 +138,120 @@ def check_version(current: int | None, *, latest: int) -> None:
         )
 
 
-def plan(migrations: Sequence[Migration], *, current: int, target: int) -> Plan:
-    """The scripts that lead from the current version to the target, up or down, in the order to run them."""
+# --- plans ---
+
+
+def plan_install(migrations: Sequence[Migration], *, current: int) -> Plan:
+    """Plan from nothing to the latest version. Existing tables must be of it: changing them is `upgrade`'s."""
+    if current:
+        check_version(current, latest=len(migrations))
+    return build_plan(migrations, current=current, target=len(migrations))
+
+
+def plan_upgrade(migrations: Sequence[Migration], *, current: int, target: int | None = None) -> Plan:
+    """Plan up to the target, by default the latest version; from nothing too."""
+    plan = build_plan(migrations, current=current, target=len(migrations) if target is None else target)
+    if plan.target < current:
+        raise ConfigError(f"The schema is at version {current}, above {plan.target}; use `pillarbox schema downgrade`.")
+    return plan
+
+
+def plan_downgrade(migrations: Sequence[Migration], *, current: int, target: int) -> Plan:
+    """Plan down to the target; 0 removes everything."""
+    plan = build_plan(migrations, current=current, target=target)
+    if target > current:
+        raise ConfigError(f"The schema is at version {current}, below {target}; use `pillarbox schema upgrade`.")
+    return plan
+
+
+def build_plan(migrations: Sequence[Migration], *, current: int, target: int) -> Plan:
+    """List the scripts that lead from the current version to the target, up or down, in the order to run them."""
     latest = len(migrations)
     if current > latest:
         check_version(current, latest=latest)
     if not 0 <= target <= latest:
         raise ConfigError(f"There is no schema version {target}; this release knows 0 (no tables) to {latest}.")
     if target >= current:
-        return Plan(current, target, [_up(migration) for migration in migrations[current:target]])
-    return Plan(current, target, [_down(migration) for migration in reversed(migrations[target:current])])
+        return Plan(current, target, [_build_up(migration) for migration in migrations[current:target]])
+    return Plan(current, target, [_build_down(migration) for migration in reversed(migrations[target:current])])
 
 
-def install_plan(migrations: Sequence[Migration], *, current: int) -> Plan:
-    """From nothing to the latest version. Tables that are there must be of it: changing them is `upgrade`'s."""
-    if current:
-        check_version(current, latest=len(migrations))
-    return plan(migrations, current=current, target=len(migrations))
-
-
-def upgrade_plan(migrations: Sequence[Migration], *, current: int, target: int | None = None) -> Plan:
-    """Up to the target, by default the latest; from nothing too."""
-    way = plan(migrations, current=current, target=len(migrations) if target is None else target)
-    if way.target < current:
-        raise ConfigError(f"The schema is at version {current}, above {way.target}; use `pillarbox schema downgrade`.")
-    return way
-
-
-def downgrade_plan(migrations: Sequence[Migration], *, current: int, target: int) -> Plan:
-    """Down to the target; 0 removes everything."""
-    way = plan(migrations, current=current, target=target)
-    if target > current:
-        raise ConfigError(f"The schema is at version {current}, below {target}; use `pillarbox schema upgrade`.")
-    return way
-
-
-def _up(migration: Migration) -> Step:
+def _build_up(migration: Migration) -> Step:
     record = f"insert into pillarbox_schema (version) values ({migration.version});"
     return Step(migration.version, migration.name, migration.up, record)
 
 
-def _down(migration: Migration) -> Step:
-    removes_the_record = migration.version == 1
-    record = None if removes_the_record else f"delete from pillarbox_schema where version = {migration.version};"
+def _build_down(migration: Migration) -> Step:
+    # The first migration created the version table, so its way back drops it: there is no row left to delete.
+    drops_the_record = migration.version == 1
+    record = None if drops_the_record else f"delete from pillarbox_schema where version = {migration.version};"
     return Step(migration.version, migration.name, migration.down, record)
+
+
+# --- SQL texts ---
+
+
+def build_script(scheme: str, *, names: Names, start: int = 0, end: int | None = None, down: bool = False) -> str:
+    """Write one transaction from version `start` up to `end`, by default the latest; with `down`, the way back.
+
+    Stops at its first error when run with `psql -v ON_ERROR_STOP=1`, or by `sqlite3 -bail`. MySQL commits after each
+    statement, stops by itself, and can run it again.
+    """
+    migrations = load_migrations(scheme)
+    _check_names(scheme, names)
+    last = build_plan(migrations, current=0, target=len(migrations) if end is None else end).target
+    if start > last:
+        raise ConfigError(
+            f"--from {start} is above --to {last}; give the lower one first, and --down for the way back."
+        )
+    plan = build_plan(migrations, current=last if down else start, target=start if down else last)
+    write = _write_mysql if scheme == "mysql" else _write_transaction
+    title = f"-- Pillarbox schema for {scheme}, from version {plan.current} to {plan.target}."
+    return "\n".join([title, *write(scheme, plan, names)]) + "\n"
+
+
+def build_statements(scheme: str, *, names: Names, since: int, to: int | None = None) -> list[str]:
+    """List the statements from one version to another, by default the latest, for drivers that take no scripts."""
+    migrations = load_migrations(scheme)
+    _check_names(scheme, names)
+    plan = build_plan(migrations, current=since, target=len(migrations) if to is None else to)
+    quote = "`" if scheme == "mysql" else '"'
+    return [statement for step in plan.steps for statement in split_script(step.sql(names, quote=quote))]
+
+
+def split_script(script: str) -> Iterator[str]:
+    """Split at the semicolons that end a statement: not in comments, texts, or the body of a function."""
+    plain = _COMMENT.sub("", script)
+    start = 0
+    for mark in _END.finditer(plain):
+        if mark[0] == ";":
+            yield plain[start : mark.start()].strip()
+            start = mark.end()
+    if rest := plain[start:].strip():
+        yield rest
+
+
+def _check_names(scheme: str, names: Names) -> None:
+    if scheme == "sqlite" and names.schema is not None:
+        raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
+
+
+def _write_transaction(scheme: str, plan: Plan, names: Names) -> Iterator[str]:
+    # SQLite takes its write lock at once: a deferred transaction would fail when it first writes.
+    yield "begin immediate;" if scheme == "sqlite" else "begin;"
+    if names.schema is not None:
+        if plan.target > plan.current == 0:
+            yield f'create schema if not exists "{names.schema}";'
+        yield f'set local search_path = "{names.schema}";'
+    for step in plan.steps:
+        yield f"\n-- {step.version:04}_{step.name}"
+        yield step.sql(names)
+    yield "\ncommit;"
+
+
+def _write_mysql(scheme: str, plan: Plan, names: Names) -> Iterator[str]:  # noqa: ARG001 - as `_write_transaction`
+    if names.schema is not None and plan.target > plan.current == 0:
+        yield f"create database if not exists `{names.schema}` character set utf8mb4 collate utf8mb4_bin;"
+    for step in plan.steps:
+        yield f"\n-- {step.version:04}_{step.name}"
+        yield step.sql(names, quote="`")

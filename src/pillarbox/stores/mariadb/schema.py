@@ -1,13 +1,14 @@
-"""Runs schema plans against MariaDB and MySQL, and reads their catalog.
+"""Schema of MariaDB and MySQL: runs migration plans, and reads the catalog.
 
 MySQL commits after every statement that changes a table, so a plan is no transaction there. The scripts can be run
-again: what was begun and not finished is finished by the next run, and the version is recorded last.
+again: the next run finishes what an earlier one began, and the version is recorded last.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -15,34 +16,44 @@ from typing import Any, Final
 import pymysql
 
 from pillarbox.errors import SchemaMixed, StoreUnavailable
-from pillarbox.names import Names
-from pillarbox.stores.catalog import Catalog, Difference, differences
-from pillarbox.stores.mariadb.catalog import NO_TABLE, as_temporary, read_catalog, with_view
-from pillarbox.stores.mariadb.driver import connected, mapped_errors, number_of
+from pillarbox.message import TABLES, Names
+from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs
+from pillarbox.stores.mariadb.connection import connect, get_error_number, map_errors
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
+    build_plan,
     check_version,
-    downgrade_plan,
-    install_plan,
-    plan,
-    shipped,
-    upgrade_plan,
+    load_migrations,
+    plan_downgrade,
+    plan_install,
+    plan_upgrade,
+    split_script,
 )
-from pillarbox.stores.scripts import split
 from pillarbox.stores.urls import StoreUrl
 
 __all__ = ["MariadbSchema"]
 
+_NO_TABLE: Final = 1146
+
+_AUTO_INCREMENT: Final = re.compile(r" AUTO_INCREMENT=\d+")
+_COLUMN: Final = re.compile(r"`(?P<name>[^`]+)` (?P<definition>.*)")
+_INDEX: Final = re.compile(r"(?:UNIQUE )?KEY `(?P<name>[^`]+)` (?P<definition>.*)")
+_CONSTRAINT: Final = re.compile(r"(?:CONSTRAINT `[^`]+` )?(?P<definition>(?:PRIMARY KEY|CHECK|FOREIGN KEY) .*)")
+_CREATE_TABLE: Final = re.compile(r"create table if not exists", re.IGNORECASE)
+_TABLE_STATEMENTS: Final = ("create table", "alter table", "create index", "drop index", "drop table")
+
+Fetch = Callable[[str], list[Any]]
+
 _TIMEOUT: Final = 60.0
-_MIXED: Final = frozenset({1050, 1051, 1054, 1060, 1061, 1091, 1146})
+_MIXED_SCHEMA: Final = frozenset({1050, 1051, 1054, 1060, 1061, 1091, 1146})
 """A table, column or index that is there already, or is not."""
 
 
 class MariadbSchema:
-    """The tables in a MariaDB or MySQL database.
+    """Tables in a MariaDB or MySQL database.
 
-    Changing them waits at most `lock_timeout` for those who use them, because writers queue up behind the wait.
+    A change waits at most `lock_timeout` for transactions that use them, because writers queue up behind the wait.
     """
 
     def __init__(
@@ -55,20 +66,20 @@ class MariadbSchema:
     ) -> None:
         self._url = url
         self._names = names
-        self._migrations = shipped("mariadb") if migrations is None else migrations
+        self._migrations = load_migrations("mysql") if migrations is None else migrations
         self._lock_timeout = lock_timeout
 
     async def version(self) -> int:
         return await asyncio.to_thread(self._read_version)
 
     async def install(self) -> Plan:
-        return await self._run(lambda current: install_plan(self._migrations, current=current))
+        return await self._run(lambda current: plan_install(self._migrations, current=current))
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
-        return await self._run(lambda current: upgrade_plan(self._migrations, current=current, target=target))
+        return await self._run(lambda current: plan_upgrade(self._migrations, current=current, target=target))
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda current: downgrade_plan(self._migrations, current=current, target=target))
+        return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
 
     async def verify(self) -> Sequence[Difference]:
         return await asyncio.to_thread(self._compare)
@@ -77,16 +88,16 @@ class MariadbSchema:
         return await asyncio.to_thread(self._change, decide)
 
     def _change(self, decide: Callable[[int], Plan]) -> Plan:
-        with self._opened() as connection, _turn(connection, self._names):
-            way = decide(self._version(connection))
-            if way.target > way.current == 0:
+        with self._open() as connection, _lock_schema(connection, self._names):
+            plan = decide(self._version(connection))
+            if plan.target > plan.current == 0:
                 self._create_database(connection)
             _fetch(connection, f"set session lock_wait_timeout = {max(1, int(self._lock_timeout.total_seconds()))}")
-            self._apply(connection, way)
-            return way
+            self._apply(connection, plan)
+            return plan
 
     def _create_database(self, connection: Any) -> None:
-        """Asks first: `if not exists` would demand the right to create one even where it exists."""
+        """Create the database if it is missing. `if not exists` alone needs the right to create one in any case."""
         schema = self._names.schema
         if schema is None:
             return
@@ -95,21 +106,21 @@ class MariadbSchema:
             if not cursor.execute(known, (schema,)):
                 cursor.execute(f"create database if not exists `{schema}` character set utf8mb4 collate utf8mb4_bin")
 
-    def _apply(self, connection: Any, way: Plan) -> None:
+    def _apply(self, connection: Any, plan: Plan) -> None:
         try:
-            for step in way.steps:
-                for statement in split(step.sql(self._names, quote="`")):
+            for step in plan.steps:
+                for statement in split_script(step.sql(self._names, quote="`")):
                     _fetch(connection, statement)
         except pymysql.Error as error:
-            if number_of(error) not in _MIXED:
+            if get_error_number(error) not in _MIXED_SCHEMA:
                 raise
             raise SchemaMixed(
-                f"The tables are not what version {way.current} should have ({error.args[-1]}); "
+                f"The tables are not what version {plan.current} should have ({error.args[-1]}); "
                 "compare them with `pillarbox schema sql`."
             ) from error
 
     def _read_version(self) -> int:
-        with self._opened() as connection:
+        with self._open() as connection:
             return self._version(connection)
 
     def _version(self, connection: Any) -> int:
@@ -117,37 +128,38 @@ class MariadbSchema:
         try:
             ((version,),) = _fetch(connection, f"select max(version) from {table}")
         except pymysql.Error as error:
-            if number_of(error) in (NO_TABLE, 1049):
+            if get_error_number(error) in (_NO_TABLE, 1049):
                 return 0
             raise
-        # Before the first version is recorded, its last statement has made the table: it is begun anew.
+        # An installation that was cut off created the table without a version: it is begun anew.
         return int(version or 0)
 
     def _compare(self) -> Sequence[Difference]:
-        with self._opened() as connection:
+        with self._open() as connection:
             check_version(self._version(connection), latest=len(self._migrations))
-            found = read_catalog(lambda sql: _fetch(connection, sql), self._names)
-            return differences(expected=self._expected(connection), found=found)
+            found = _read_catalog(lambda sql: _fetch(connection, sql), self._names)
+            return compare_catalogs(expected=self._build_expected(connection), found=found)
 
-    def _expected(self, connection: Any) -> Catalog:
-        """The catalog of a fresh installation. Its view cannot be temporary, and is told from the tables."""
-        way = plan(self._migrations, current=0, target=len(self._migrations))
-        for step in way.steps:
-            for statement in split(step.sql(self._names, quote="`")):
-                if (temporary := as_temporary(statement)) is not None:
+    def _build_expected(self, connection: Any) -> Catalog:
+        """Return the catalog of a fresh installation. A view cannot be temporary, so it is derived from the tables."""
+        plan = build_plan(self._migrations, current=0, target=len(self._migrations))
+        for step in plan.steps:
+            for statement in split_script(step.sql(self._names, quote="`")):
+                if (temporary := _to_temporary(statement)) is not None:
                     _fetch(connection, temporary)
-        return with_view(read_catalog(lambda sql: _fetch(connection, sql), self._names), self._names)
+        return _add_view(_read_catalog(lambda sql: _fetch(connection, sql), self._names), self._names)
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        with mapped_errors(), closing(connected(self._url.dsn, timeout=_TIMEOUT)) as connection:
+    def _open(self) -> Iterator[Any]:
+        with map_errors(), closing(connect(self._url.dsn, timeout=_TIMEOUT)) as connection:
             yield connection
 
 
 @contextmanager
-def _turn(connection: Any, names: Names) -> Iterator[None]:
-    """Wait until nobody else changes the tables of that database and prefix."""
-    what = f"concat_ws('.', 'pillarbox', coalesce({_text(names.schema)}, database()), {_text(names.prefix)})"
+def _lock_schema(connection: Any, names: Names) -> Iterator[None]:
+    """Hold a lock so that only one process changes the tables of that database and prefix."""
+    schema, prefix = _to_literal(names.schema), _to_literal(names.prefix)
+    what = f"concat_ws('.', 'pillarbox', coalesce({schema}, database()), {prefix})"
     ((got,),) = _fetch(connection, f"select get_lock(sha1({what}), {int(_TIMEOUT) - 5})")
     if got != 1:
         raise StoreUnavailable("Somebody else has been changing the tables for a minute; try again when that is done.")
@@ -157,7 +169,7 @@ def _turn(connection: Any, names: Names) -> Iterator[None]:
         _fetch(connection, f"select release_lock(sha1({what}))")
 
 
-def _text(name: str | None) -> str:
+def _to_literal(name: str | None) -> str:
     return "null" if name is None else f"'{name}'"
 
 
@@ -165,3 +177,61 @@ def _fetch(connection: Any, sql: str) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
+
+
+def _read_catalog(fetch: Fetch, names: Names) -> Catalog:
+    """Return tables with their columns, keys and checks, indexes, and the columns of the view."""
+    items: dict[str, str] = {}
+    for name, created in _read_definitions(fetch, names):
+        is_view = not created.startswith(("CREATE TABLE", "CREATE TEMPORARY TABLE"))
+        items |= {f"view {name}": _read_columns(fetch, names, "messages")} if is_view else _parse_table(name, created)
+    return items
+
+
+def _add_view(tables: Catalog, names: Names) -> Catalog:
+    """Add the view of messages that belongs to the tables: the outbox without the column of an index."""
+    outbox = f"column {names.bare('outbox')}."
+    shown = [item.removeprefix(outbox) for item in tables if item.startswith(outbox)]
+    columns = [column for column in shown if column != "blocked_key"]
+    return {**tables, f"view {names.bare('messages')}": ", ".join([*columns, "state"])}
+
+
+def _to_temporary(statement: str) -> str | None:
+    """Turn a statement into one for a temporary table; None if it is about no table.
+
+    A temporary table hides the one of its name from this session alone. So a fresh installation can be compared
+    without a second database.
+    """
+    if not statement.lower().startswith(_TABLE_STATEMENTS):
+        return None
+    return _CREATE_TABLE.sub("create temporary table", statement)
+
+
+def _read_definitions(fetch: Fetch, names: Names) -> Iterator[tuple[str, str]]:
+    for table in sorted(TABLES):
+        try:
+            _, created, *_ = fetch(f"show create table {names.table(table, quote='`')}")[0]
+        except pymysql.Error as error:
+            if get_error_number(error) != _NO_TABLE:
+                raise
+        else:
+            yield names.bare(table), created
+
+
+def _read_columns(fetch: Fetch, names: Names, view: str) -> str:
+    return ", ".join(row[0] for row in fetch(f"show columns from {names.table(view, quote='`')}"))
+
+
+def _parse_table(table: str, created: str) -> Mapping[str, str]:
+    first, *lines, last = created.split("\n")
+    del first
+    items = {f"table {table}": _AUTO_INCREMENT.sub("", last).removeprefix(") ")}
+    for line in lines:
+        text = line.strip().removesuffix(",")
+        if found := _COLUMN.fullmatch(text):
+            items[f"column {table}.{found['name']}"] = found["definition"]
+        elif found := _INDEX.fullmatch(text):
+            items[f"index {found['name']} on {table}"] = found["definition"]
+        elif found := _CONSTRAINT.fullmatch(text):
+            items[f"constraint on {table}: {found['definition']}"] = "valid"
+    return items

@@ -1,41 +1,37 @@
-"""The MariaDB store: the parts, assembled."""
+"""MariaDB and MySQL store, through PyMySQL in threads."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from pillarbox.clock import Clock
-from pillarbox.names import Names
-from pillarbox.protocols import StoreFeatures, Wakeups
-from pillarbox.stores.keeping import Keep, check_keep
-from pillarbox.stores.mariadb.connection import Database
-from pillarbox.stores.mariadb.inspecting import Inspecting
-from pillarbox.stores.mariadb.reading import ReadingLanes
-from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.stepwise.membership import Membership
-from pillarbox.stores.stepwise.operating import Operating
-from pillarbox.stores.stepwise.settling import Settling
+from pillarbox.contracts.finding import Finding
+from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
+from pillarbox.message import Message, Names
+from pillarbox.stores.mariadb.checks import MariadbFacts, check_facts, read_facts
+from pillarbox.stores.mariadb.connection import Database, Transaction
+from pillarbox.stores.operations import Keep
+from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
+from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
+from pillarbox.stores.sync_sql.store import SyncSqlStore, forward
 
 __all__ = ["MariadbStore"]
 
-
-class _Deaf:
-    """MySQL tells nobody of a commit: relays ask."""
-
-    is_listening: Final = False
+_PARTITION: Final = 3
+_WAITS: Final = 18
+"""Columns of a row."""
 
 
-class MariadbStore(ReadingLanes, Settling, Membership, Operating, Inspecting):
+class MariadbStore:
     """`Store` on MariaDB 10.6 or MySQL 8.0, or newer, through PyMySQL in threads.
 
     `schema` is the database of the tables, where it is not the URL's. `keep` says what stays of a delivered message;
-    `clock` is the server's unless given, and whoever does not answer within `timeout` is a `StoreUnavailable`.
+    `clock` is the server's unless given. A server that does not answer within `timeout` is a `StoreUnavailable`.
     """
 
-    _database: Database
     features: Final = StoreFeatures(name="mysql", late_rows=True, notifies=False, shared=True)
 
     def __init__(
@@ -49,28 +45,162 @@ class MariadbStore(ReadingLanes, Settling, Membership, Operating, Inspecting):
         connections: int = 4,
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
-        check_keep(keep)
-        self._keep = keep
         self._database = Database(
-            url,
-            names=Names(schema, prefix),
-            clock=clock,
-            connections=connections,
-            timeout=timeout,
+            url, names=Names(schema, prefix), clock=clock, connections=connections, timeout=timeout
         )
+        self._shared = SyncSqlStore(self._database, name=self.features.name, keep=keep)
 
-    async def open(self) -> None:
-        await self._database.open()
-        try:
-            rows = await self._database.rows("schema_version")
-            check_version(rows[0][0], latest=latest_version("mariadb"))
-        except BaseException:
-            await self._database.close()
-            raise
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
+            valid = cursor if cursor is not None and cursor.session is tx.session else Cursor(session=tx.session)
+            fresh = _FreshRead(tx, destination, valid, partitions)
+            ids, complete = fresh.select(limit)
+            # Two statements, two snapshots: in between an operator may have let one of them wait.
+            rows = [row for row in tx.query("read", {"ids": ids}) if row[_WAITS] is None] if ids else []
+            return rows, fresh.advance(ids, rows), complete
 
-    async def close(self) -> None:
-        await self._database.close()
+        # Rows are decoded here and not in the store's threads, which other calls wait for.
+        rows, advanced, complete = await self._database.read_committed(work)
+        return ReadResult(messages_from_rows(rows), advanced, complete)
+
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        def work(tx: Transaction) -> tuple[list[int], list[Any]]:
+            shared = {"destination": destination, "limit": limit, "skip": list(skip) or [0]}
+            each = [
+                {**shared, "partition": lane, "waits": waits} for lane in partitions for waits in ("deferred", "retry")
+            ]
+            due = sorted(tx.union("due_ahead", each), key=lambda row: (row[1], row[0])) if each else []
+            ids = [id_ for id_, _ in due[:limit]]
+            return ids, tx.query("read", {"ids": ids}) if ids else []
+
+        ids, rows = await self._database.read(work)
+        by_id = {message.id: message for message in messages_from_rows(rows)}
+        return [by_id[id_] for id_ in ids]
 
     @asynccontextmanager
-    async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:  # noqa: ARG002 - nobody calls it
-        yield _Deaf()
+    async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:  # noqa: ARG002 - never called
+        yield _NoNotifications()
+
+    async def inspect(self) -> Sequence[Finding]:
+        """Return server settings that could lose or delay messages. Changes nothing."""
+        return check_facts(await self.facts())
+
+    async def facts(self) -> MariadbFacts:
+        """Return what the findings are drawn from."""
+        return await read_facts(self._database)
+
+    # The rest is the same over every blocking driver.
+    open = forward(SyncSqlStore.open)
+    close = forward(SyncSqlStore.close)
+    now = forward(SyncSqlStore.now)
+    read_key = forward(SyncSqlStore.read_key)
+    blocked_keys = forward(SyncSqlStore.blocked_keys)
+    next_due = forward(SyncSqlStore.next_due)
+    claim = forward(SyncSqlStore.claim)
+    settle = forward(SyncSqlStore.settle)
+    register = forward(SyncSqlStore.register)
+    renew = forward(SyncSqlStore.renew)
+    registry = forward(SyncSqlStore.registry)
+    take = forward(SyncSqlStore.take)
+    release = forward(SyncSqlStore.release)
+    leave = forward(SyncSqlStore.leave)
+    forget = forward(SyncSqlStore.forget)
+    redrive = forward(SyncSqlStore.redrive)
+    replay = forward(SyncSqlStore.replay)
+    discard = forward(SyncSqlStore.discard)
+    defer = forward(SyncSqlStore.defer)
+    purge = forward(SyncSqlStore.purge)
+    purge_ids = forward(SyncSqlStore.purge_ids)
+    note = forward(SyncSqlStore.note)
+    pause = forward(SyncSqlStore.pause)
+    resume = forward(SyncSqlStore.resume)
+    pauses = forward(SyncSqlStore.pauses)
+    inbox_failures = forward(SyncSqlStore.inbox_failures)
+    redrive_inbox = forward(SyncSqlStore.redrive_inbox)
+    discard_inbox = forward(SyncSqlStore.discard_inbox)
+    purge_inbox = forward(SyncSqlStore.purge_inbox)
+    find = forward(SyncSqlStore.find)
+    count = forward(SyncSqlStore.count)
+    journal = forward(SyncSqlStore.journal)
+    counts = forward(SyncSqlStore.counts)
+    oldest_due = forward(SyncSqlStore.oldest_due)
+    activity = forward(SyncSqlStore.activity)
+    claims = forward(SyncSqlStore.claims)
+
+
+class _NoNotifications:
+    """MySQL notifies no client of a commit: relays poll."""
+
+    is_listening: Final = False
+
+
+class _FreshRead:
+    """One read of fresh messages, in rounds over the lanes that may have more until there are enough.
+
+    Ids can become visible late, and MySQL tells no client which transactions were in progress. So a read starts at
+    the beginning of each lane and passes over the ids that the cursor knows: those returned before and still open.
+    """
+
+    def __init__(self, tx: Transaction, destination: str, cursor: Cursor, partitions: Sequence[int]) -> None:
+        self._tx = tx
+        self._destination = destination
+        self._cursor = cursor
+        self._partitions = partitions
+        snapshot: Any = cursor.snapshot or {}
+        self._known = {lane: set(snapshot.get(lane, ())) if lane in cursor.low else set() for lane in partitions}
+        self._seen: dict[int, list[int]] = {lane: [] for lane in partitions}
+
+    def select(self, limit: int) -> tuple[list[int], frozenset[int]]:
+        """Return the ids to read, late ones in addition to the limit, and the lanes that have no more."""
+        late: list[int] = []
+        fresh: list[int] = []
+        complete: set[int] = set()
+        lanes = list(self._partitions)
+        while lanes and len(fresh) < limit:
+            room = limit - len(fresh)
+            share = max(1, room // len(lanes))
+            ahead, more = self._read_ahead(lanes, 2 * share)
+            behind = {id_ for lane, ids in ahead.items() for id_ in ids if id_ <= self._cursor.low.get(lane, 0)}
+            new = {lane: [id_ for id_ in ids if id_ not in behind] for lane, ids in ahead.items()}
+            batch = select_batch(list(new.values()), floor=max(1, share // 2), limit=room)
+            late += behind
+            fresh += batch
+            taken = {*behind, *batch}
+            for lane, ids in ahead.items():
+                self._known[lane].update(taken.intersection(ids))
+            complete |= find_complete_lanes(set(lanes) - more, new, set(batch))
+            lanes = [lane for lane in lanes if lane in more]
+        return sorted({*late, *fresh}), frozenset(complete)
+
+    def _read_ahead(self, lanes: Sequence[int], count: int) -> tuple[dict[int, list[int]], set[int]]:
+        """Return the next unknown ids of each lane, and the lanes that may have more."""
+        limits = {lane: count + len(self._known[lane]) for lane in lanes}
+        each: list[dict[str, object]] = [
+            {"destination": self._destination, "partition": lane, "limit": limits[lane]} for lane in lanes
+        ]
+        for lane, ids in self._tx.union("read_ahead", each):
+            self._seen[lane] = [] if ids is None else decode_ids(f"[{ids}]")
+        ahead = {lane: [id_ for id_ in self._seen[lane] if id_ not in self._known[lane]] for lane in lanes}
+        return ahead, {lane for lane in lanes if len(self._seen[lane]) >= limits[lane]}
+
+    def advance(self, ids: Sequence[int], rows: Sequence[Any]) -> Cursor:
+        """Return the cursor after this read: of each lane, the ids that were returned and were still fresh.
+
+        An id that was known and is gone was settled. Beyond the last id that this read saw, all known ones stay.
+        """
+        low = dict(self._cursor.low)
+        for row in rows:
+            low[row[_PARTITION]] = max(row[0], low.get(row[_PARTITION], 0))
+        gone = set(ids) - {row[0] for row in rows}
+        snapshot = dict(self._cursor.snapshot or {})  # type: ignore[call-overload]
+        for lane in self._partitions:
+            seen = self._seen[lane]
+            last = seen[-1] if seen else 0
+            kept = {id_ for id_ in self._known[lane] if id_ > last} | self._known[lane].intersection(seen)
+            snapshot[lane] = frozenset(kept - gone)
+            low.setdefault(lane, 0)
+        return Cursor(low, snapshot, self._cursor.session)

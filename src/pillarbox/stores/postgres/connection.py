@@ -1,24 +1,27 @@
-"""Connections to PostgreSQL: how they are opened, pinned, borrowed, and how their errors are told."""
+"""The pool of connections, the settings that pin their plans, and the mapping of driver errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from datetime import timedelta
-from typing import Final, Literal
+from datetime import datetime, timedelta
+from typing import Final, Literal, TypeAlias
 
 from pillarbox.errors import PillarboxError, SchemaMissing, StoreError, StoreUnavailable
-from pillarbox.stores.postgres.drivers import Connection, Driver, DriverName, Pool, Refusal, driver_called
+from pillarbox.stores.postgres.driver import Connection, Driver, DriverName, Pool, Refusal, load_driver
 
-__all__ = ["Database", "Pooler", "mapped_errors", "pins"]
+__all__ = ["SESSION_SETTINGS", "Database", "Now", "Pooler", "map_errors"]
 
 Pooler = Literal["none", "transaction"]
-"""What stands between us and the server. `transaction`: nothing of a session survives its transaction."""
+"""A pooler between the store and the server. `transaction`: nothing of a session survives its transaction."""
 
-# Statistics do not see dead rows, so under churn the planner leaves the one good plan; it is nailed down here. A sort
-# that cannot be avoided costs a fortune on paper, which hides the real costs and would set the compiler to work: the
-# hot statements have none, and the compiler is off.
+Now: TypeAlias = Callable[[], datetime | None]
+"""Returns the injected clock's time, or None: then a statement takes the server's."""
+
+# Planner statistics do not see dead rows, so under churn the planner leaves the one good plan: it is pinned here. A
+# disabled sort counts as hugely expensive, which hides the real costs and would start the JIT compiler. So the hot
+# statements contain no sort, and the compiler is off.
 _PINS: Final = (
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -27,23 +30,28 @@ _PINS: Final = (
     ("jit", "off"),
 )
 _RELAXED: Final = (("synchronous_commit", "off"),)
-# The fence takes a lock and then looks at what the lock's last holder did: a snapshot of its own would hide that. And a
-# relay that is frozen in the middle of a transaction must not keep its locks: others wait to take its lanes over.
+# The fence takes a lock and then reads what the lock's last holder wrote: one snapshot for the whole transaction would
+# hide that. A relay that freezes in a transaction must not keep its locks: other relays wait to take its lanes over.
 _ISOLATED: Final = (
     ("default_transaction_isolation", "'read committed'"),
     ("idle_in_transaction_session_timeout", "10000"),
 )
-_UNPINNED: Final = "; ".join(f"set local {name} = default" for name, _ in _PINS if name != "jit")
-# What people ask is answered in less time than compiling the question takes.
-_UNCOMPILED: Final = "set local jit = off"
+
+SESSION_SETTINGS: Final = "; ".join(f"set {name} = {value}" for name, value in _PINS + _RELAXED + _ISOLATED)
+"""Sets a direct connection up, for as long as it lives."""
+_PIN: Final = "; ".join(f"set local {name} = {value}" for name, value in _PINS)
+_PIN_RELAXED: Final = "; ".join(f"set local {name} = {value}" for name, value in _PINS + _RELAXED)
+# The compiler stays off: compiling a query takes longer than answering it.
+_UNPIN: Final = "; ".join(f"set local {name} = default" for name, _ in _PINS if name != "jit")
+_NO_JIT: Final = "set local jit = off"
 _DURABLE: Final = "set local synchronous_commit = default"
 
-_AWAY: Final = ("08", "57", "53", "40", "55P03", "25006")
-"""SQLSTATE beginnings that pass: connection, shutdown, resources, conflicts, lock timeout, a standby."""
+_TRANSIENT: Final = ("08", "57", "53", "40", "55P03", "25006")
+"""SQLSTATE prefixes of errors that pass: connection, shutdown, resources, conflicts, lock timeout, a standby."""
 
 
 class Database:
-    """A small pool, and the three ways the store uses it: quick, durable, asking."""
+    """A small pool, and the four ways in which the store uses it: `quick`, `durable`, `unpinned` and `snapshot`."""
 
     def __init__(
         self,
@@ -54,22 +62,22 @@ class Database:
         connections: int = 4,
         timeout: timedelta,
     ) -> None:
-        self.driver: Final = driver_called(driver)
+        self.driver: Final = load_driver(driver)
         self._url = url
         self._pooled = pooler == "transaction"
         self._connections = connections
         self._timeout = timeout.total_seconds()
         self._pool: Pool | None = None
         self.session: object = None
-        """Changes whenever what was read may have to be read again: a failover can take the sequence back."""
+        """Changes with each new connection, and ends older cursors: a failover can take the sequence of ids back."""
 
     async def open(self) -> None:
-        with mapped_errors(self.driver):
-            self._pool = await self.driver.pool(
+        with map_errors(self.driver):
+            self._pool = await self.driver.create_pool(
                 self._url,
                 size=self._connections,
                 timeout=self._timeout,
-                init=self._prepare,
+                on_connect=self._set_up,
                 is_direct=not self._pooled,
             )
 
@@ -80,96 +88,92 @@ class Database:
 
     @asynccontextmanager
     async def quick(self) -> AsyncIterator[Connection]:
-        """Hot statements: pinned plans, one implicit transaction each, losing the last of them costs a repeat."""
-        async with self._borrowed() as connection:
+        """Lend a connection for hot statements: pinned plans, one implicit transaction each.
+
+        A crash of the server may take the last of them back, which costs a repeat.
+        """
+        async with self._borrow() as connection:
             if not self._pooled:
                 yield connection
                 return
             async with _transaction(connection):
-                await connection.execute(_settings(_PINS + _RELAXED))
+                await connection.execute(_PIN_RELAXED)
                 yield connection
 
     @asynccontextmanager
     async def durable(self) -> AsyncIterator[Connection]:
-        """One transaction that survives a crash of the server, with the pinned plans."""
-        async with self._borrowed() as connection, _transaction(connection):
-            await connection.execute(_settings(_PINS) if self._pooled else _DURABLE)
+        """Open one transaction that survives a crash of the server, with pinned plans."""
+        async with self._borrow() as connection, _transaction(connection):
+            await connection.execute(_PIN if self._pooled else _DURABLE)
             yield connection
 
     @asynccontextmanager
-    async def asking(self) -> AsyncIterator[Connection]:
-        """One durable transaction with the planner free to choose: for what people ask and do."""
-        async with self._borrowed() as connection, _transaction(connection):
-            await connection.execute(_UNCOMPILED if self._pooled else f"{_UNPINNED}; {_DURABLE}")
+    async def unpinned(self) -> AsyncIterator[Connection]:
+        """Open one durable transaction in which the planner chooses freely: for queries and actions of people."""
+        async with self._borrow() as connection, _transaction(connection):
+            await connection.execute(_NO_JIT if self._pooled else f"{_UNPIN}; {_DURABLE}")
             yield connection
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[Connection]:
-        """One snapshot for several statements, with the planner free to choose: for what people ask."""
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """Open one read-only snapshot for several statements, in which the planner chooses freely."""
         async with (
-            self._borrowed() as connection,
+            self._borrow() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            await connection.execute(_UNCOMPILED if self._pooled else _UNPINNED)
+            await connection.execute(_NO_JIT if self._pooled else _UNPIN)
             yield connection
 
     @asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[Connection]:
-        with mapped_errors(self.driver):
+    async def _borrow(self) -> AsyncIterator[Connection]:
+        with map_errors(self.driver):
             if self._pool is None:
                 raise StoreUnavailable("The PostgreSQL store is not open; call open() first.")
             async with self._pool.acquire(timeout=self._timeout) as connection:
                 yield connection
 
-    async def _prepare(self, connection: Connection) -> None:
+    async def _set_up(self, connection: Connection) -> None:
         self.session = object()
         if not self._pooled:
-            await connection.execute(pins())
-
-
-def pins() -> str:
-    """What a direct connection is set to for as long as it lives."""
-    return _settings(_PINS + _RELAXED + _ISOLATED).replace("set local", "set")
+            await connection.execute(SESSION_SETTINGS)
 
 
 def _transaction(connection: Connection) -> AbstractAsyncContextManager[object]:
     return connection.transaction(isolation="read_committed")
 
 
-def _settings(pairs: tuple[tuple[str, str], ...]) -> str:
-    return "; ".join(f"set local {name} = {value}" for name, value in pairs)
-
-
 @contextmanager
-def mapped_errors(driver: Driver) -> Iterator[None]:
-    """Turn the driver's errors into ours, once, with the cause kept. No URL and no password is repeated.
+def map_errors(driver: Driver) -> Iterator[None]:
+    """Map the driver's errors to store errors, with the cause kept. No URL and no password is repeated.
 
-    Who is cancelled stays cancelled: a driver that then finds the server gone tells of that instead.
+    A cancelled task stays cancelled, even if the driver raises that the server is gone instead.
     """
-    cancels = _cancels()
+    cancels = _count_cancels()
     try:
         yield
     except PillarboxError:
         raise
     except driver.errors as error:
-        if _cancels() > cancels:
+        if _count_cancels() > cancels:
             raise asyncio.CancelledError from error
-        refusal = driver.refusal(error)
-        raise (_unreached(error) if refusal is None else _told(refusal)) from error
+        refusal = driver.parse_refusal(error)
+        raise (_map_unreachable(error) if refusal is None else _map_refusal(refusal)) from error
 
 
-def _cancels() -> int:
-    """How often the running task was told to stop."""
+def _count_cancels() -> int:
+    """Count the pending requests to cancel the running task."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
-def _unreached(error: Exception) -> StoreError:
-    words = " ".join(str(error).split()) or type(error).__name__
-    return StoreUnavailable(f"PostgreSQL cannot be reached ({words}): check that it runs, and the URL's host and port.")
+def _map_unreachable(error: Exception) -> StoreError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return StoreUnavailable(
+        f"PostgreSQL cannot be reached ({reason}): check that it runs, and the URL's host and port."
+    )
 
 
-def _told(refusal: Refusal) -> StoreError:
+def _map_refusal(refusal: Refusal) -> StoreError:
     state, message = refusal.state, refusal.message
     if state == "42P01":
         return SchemaMissing(f"A table is missing ({message}): run `pillarbox schema install`.")
@@ -177,7 +181,7 @@ def _told(refusal: Refusal) -> StoreError:
         return StoreUnavailable(f"PostgreSQL refused the login ({message}): check the URL's user and password.")
     if state == "3D000":
         return StoreUnavailable(f"PostgreSQL is there, but {message}: create it or correct the URL.")
-    if state.startswith(_AWAY):
+    if state.startswith(_TRANSIENT):
         return StoreUnavailable(f"PostgreSQL is not able to answer now ({message}): it will be tried again.")
     if state == "42501":
         return StoreError(f"PostgreSQL refused it ({message}): see `pillarbox schema grants`.")

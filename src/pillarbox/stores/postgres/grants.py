@@ -1,4 +1,4 @@
-"""The least rights that each part of a system needs on PostgreSQL, as SQL text. Connects to nothing.
+"""The fewest rights that each role of a system needs on PostgreSQL, as SQL text. Connects to nothing.
 
 writer      adds messages to the outbox, and can neither read nor change one
 consumer    a writer that also records what it has seen, in the inbox
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, get_args
 
 from pillarbox.errors import ConfigError
-from pillarbox.names import Names
+from pillarbox.message import Names
 
-__all__ = ["Right", "Role", "grants", "rights"]
+__all__ = ["Right", "Role", "build_grants", "list_rights"]
 
 Role = Literal["writer", "consumer", "relay", "operator", "viewer"]
 
@@ -80,32 +80,32 @@ class Right(NamedTuple):
         return f"{self.privilege}{'' if self.column is None else f' ({self.column})'} on {self.table}"
 
 
-def rights(role: Role, *, names: Names) -> Iterator[Right]:
-    """Every right that a role needs."""
-    for listed, table in _RIGHTS[role]:
-        for privilege, columns in _PRIVILEGE.findall(listed):
+def list_rights(role: Role, *, names: Names) -> Iterator[Right]:
+    """List every right that a role needs, column by column."""
+    for privileges, table in _RIGHTS[role]:
+        for privilege, columns in _PRIVILEGE.findall(privileges):
             for column in columns.split(", ") if columns else [None]:
                 yield Right(names.table(table), privilege, column)
 
 
-def grants(roles: Mapping[Role, str], *, names: Names) -> str:
-    """GRANT statements for these database roles, which must exist. Running them twice changes nothing."""
+def build_grants(roles: Mapping[Role, str], *, names: Names) -> str:
+    """Write GRANT statements for these database roles, which must exist. Running them twice changes nothing."""
     if not roles:
         listed = ", ".join(f"--{role}" for role in get_args(Role))
         raise ConfigError(f"No role was named, so there is nothing to grant; give at least one of {listed}.")
-    return "\n".join(line for role, grantee in roles.items() for line in _of(role, grantee, names)) + "\n"
+    return "\n".join(line for role, grantee in roles.items() for line in _grant_role(role, grantee, names)) + "\n"
 
 
-def _of(role: Role, grantee: str, names: Names) -> Iterator[str]:
-    quoted = _quoted(grantee)
+def _grant_role(role: Role, grantee: str, names: Names) -> Iterator[str]:
+    quoted = _quote(grantee)
     yield f"-- {role}"
     if names.schema is not None:
         yield f'grant usage on schema "{names.schema}" to {quoted};'
-    for rights, table in _RIGHTS[role]:
-        yield f"grant {rights} on {names.table(table)} to {quoted};"
+    for privileges, table in _RIGHTS[role]:
+        yield f"grant {privileges} on {names.table(table)} to {quoted};"
 
 
-def _quoted(role: str) -> str:
+def _quote(role: str) -> str:
     if not role or "\0" in role or len(role.encode()) > 63:
         raise ConfigError("A role's name is 1 to 63 bytes long, without a NUL; check the name after the option.")
     doubled = role.replace('"', '""')

@@ -1,4 +1,4 @@
-"""Runs schema plans against PostgreSQL, and reads its catalogs."""
+"""The tables in a PostgreSQL database: creating, changing and verifying them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from datetime import timedelta
 from typing import Final
 
 from pillarbox.errors import SchemaMixed
-from pillarbox.names import TABLES, Names
-from pillarbox.stores.catalog import Catalog, Difference, differences
+from pillarbox.message import TABLES, Names
+from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
+    build_plan,
     check_version,
-    downgrade_plan,
-    install_plan,
-    plan,
-    shipped,
-    upgrade_plan,
+    load_migrations,
+    plan_downgrade,
+    plan_install,
+    plan_upgrade,
 )
-from pillarbox.stores.postgres.connection import mapped_errors
-from pillarbox.stores.postgres.drivers import Connection, Refusal, driver_called
+from pillarbox.stores.postgres.connection import map_errors
+from pillarbox.stores.postgres.driver import Connection, Refusal, load_driver
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.urls import StoreUrl
 
@@ -32,10 +32,10 @@ _CONNECT_TIMEOUT: Final = 10.0
 
 
 class PostgresSchema:
-    """The tables in a PostgreSQL database.
+    """`Schema` on PostgreSQL.
 
-    Changing them needs their exclusive lock; it is waited for at most `lock_timeout`, because writers queue
-    up behind the wait.
+    A change needs the exclusive lock of its tables. It waits for it at most `lock_timeout`, because writers queue up
+    behind the wait.
     """
 
     def __init__(
@@ -47,51 +47,52 @@ class PostgresSchema:
         lock_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._url = url
-        self._driver = driver_called(url.driver)
+        self._driver = load_driver(url.driver)
         self._names = names
-        self._migrations = shipped("postgres") if migrations is None else migrations
+        self._migrations = load_migrations("postgresql") if migrations is None else migrations
         self._lock_timeout = lock_timeout
 
     async def version(self) -> int:
         async with self._transaction() as connection:
-            return await self._version(connection)
+            return await self._read_version(connection)
 
     async def install(self) -> Plan:
-        return await self._run(lambda current: install_plan(self._migrations, current=current))
+        return await self._run(lambda current: plan_install(self._migrations, current=current))
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
-        return await self._run(lambda current: upgrade_plan(self._migrations, current=current, target=target))
+        return await self._run(lambda current: plan_upgrade(self._migrations, current=current, target=target))
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda current: downgrade_plan(self._migrations, current=current, target=target))
+        return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
 
     async def verify(self) -> Sequence[Difference]:
         async with self._transaction() as connection:
-            check_version(await self._version(connection), latest=len(self._migrations))
+            check_version(await self._read_version(connection), latest=len(self._migrations))
             schema = await connection.fetchval(
                 "select relnamespace from pg_class where oid = to_regclass($1)", self._names.table("schema")
             )
-            found = await self._catalog(connection, schema)
-            return differences(expected=await self._expected(connection), found=found)
+            found = await self._read_catalog(connection, schema)
+            return compare_catalogs(expected=await self._build_expected(connection), found=found)
 
-    async def _run(self, decide: Callable[[int], Plan]) -> Plan:
-        async with self._transaction(keep=True) as connection:
-            await _take_turn(connection, self._names.schema, self._names.prefix)
-            way = decide(await self._version(connection))
+    async def _run(self, make_plan: Callable[[int], Plan]) -> Plan:
+        async with self._transaction(commit=True) as connection:
+            await _lock_tables(connection, self._names.schema, self._names.prefix)
+            plan = make_plan(await self._read_version(connection))
             await connection.execute(f"set local lock_timeout = {int(self._lock_timeout.total_seconds() * 1000)}")
-            if way.target > way.current:
+            if plan.target > plan.current:
                 await self._create_schema(connection)
-            await self._apply(connection, way, self._names)
-            return way
+            await self._apply(connection, plan, self._names)
+            return plan
 
     async def _create_schema(self, connection: Connection) -> None:
-        """Asks first: `if not exists` would demand the right to create one even where it exists."""
+        """Create the configured schema where it is missing."""
         schema = self._names.schema
+        # `if not exists` alone would demand the right to create a schema even where it exists.
         if schema is not None and await connection.fetchval("select to_regnamespace($1) is null", f'"{schema}"'):
-            await _take_turn(connection, schema, "")
+            await _lock_tables(connection, schema, "")
             await connection.execute(f'create schema if not exists "{schema}"')
 
-    async def _version(self, connection: Connection) -> int:
+    async def _read_version(self, connection: Connection) -> int:
         table = self._names.table("schema")
         if await connection.fetchval("select to_regclass($1) is null", table):
             return 0
@@ -100,61 +101,64 @@ class PostgresSchema:
             raise SchemaMixed(f"The table {table} is there but records no version; see docs/schema.md.")
         return version
 
-    async def _expected(self, connection: Connection) -> Catalog:
-        """The catalog of a fresh installation, made of temporary tables that the rollback takes away."""
+    async def _build_expected(self, connection: Connection) -> Catalog:
+        """Read the catalog of a fresh installation: of temporary tables, which the rollback removes."""
         scratch = Names(schema="pg_temp", prefix=self._names.prefix)
-        await self._apply(connection, plan(self._migrations, current=0, target=len(self._migrations)), scratch)
-        return await self._catalog(connection, await connection.fetchval("select pg_my_temp_schema()"))
+        await self._apply(connection, build_plan(self._migrations, current=0, target=len(self._migrations)), scratch)
+        return await self._read_catalog(connection, await connection.fetchval("select pg_my_temp_schema()"))
 
-    async def _catalog(self, connection: Connection, schema: int) -> Catalog:
-        """Read with the schema as search path, so that definitions are printed without it."""
+    async def _read_catalog(self, connection: Connection, schema: int) -> Catalog:
+        """Read the catalog, with the schema as search path so that definitions are printed without it."""
         name = await connection.fetchval("select nspname from pg_namespace where oid = $1", schema)
         await connection.execute("select set_config('search_path', quote_ident($1), true)", name)
         describe = Statements("pillarbox.stores.postgres", self._names)["describe_schema"]
         rows = await connection.fetch(describe, schema, [self._names.bare(table) for table in TABLES])
-        return {item: _unqualified(text, schema=name, prefix=self._names.prefix) for item, text in rows}
+        return {item: _remove_schema(text, schema=name, prefix=self._names.prefix) for item, text in rows}
 
-    async def _apply(self, connection: Connection, way: Plan, names: Names) -> None:
+    async def _apply(self, connection: Connection, plan: Plan, names: Names) -> None:
         try:
-            if names.schema is not None and way.steps:  # for `drop index`, whose name is written without a schema
+            if names.schema is not None and plan.steps:  # for `drop index`, whose name is written without a schema
                 await connection.execute(f'set local search_path = "{names.schema}"')
-            for step in way.steps:
+            for step in plan.steps:
                 await connection.execute(step.sql(names))
         except self._driver.errors as error:
-            refusal = self._driver.refusal(error)
+            refusal = self._driver.parse_refusal(error)
             if refusal is None or not _is_mixed(refusal):
                 raise
             raise SchemaMixed(
-                f"The tables are not what version {way.current} should have ({refusal.message}), so nothing was "
+                f"The tables are not what version {plan.current} should have ({refusal.message}), so nothing was "
                 "changed; compare them with `pillarbox schema sql`."
             ) from error
 
     @asynccontextmanager
-    async def _transaction(self, *, keep: bool = False) -> AsyncIterator[Connection]:
-        """Read committed, whatever the server's default: who waited for its turn must see what the other did."""
-        with mapped_errors(self._driver):
+    async def _transaction(self, *, commit: bool = False) -> AsyncIterator[Connection]:
+        """Open a connection for one transaction.
+
+        It is read committed whatever the server's default: after the wait for the lock it must see what the other did.
+        """
+        with map_errors(self._driver):
             connection = await self._driver.connect(self._url.dsn, timeout=_CONNECT_TIMEOUT)
             try:
                 await connection.execute("begin isolation level read committed")
                 yield connection
-                await connection.execute("commit" if keep else "rollback")
+                await connection.execute("commit" if commit else "rollback")
             finally:
                 await connection.close()
 
 
-def _unqualified(definition: str, *, schema: str, prefix: str) -> str:
-    """On one line, and without the schema in front of our names: some definitions have it, others do not."""
+def _remove_schema(definition: str, *, schema: str, prefix: str) -> str:
+    """Return the definition on one line, without the schema before our names: some have it, others do not."""
     ours = rf'(?<!\w)"?(?:{re.escape(schema)}|pg_temp)"?\."?({re.escape(prefix)}\w*)"?'
     bare = rf'"({re.escape(prefix)}\w*)"'
     return " ".join(re.sub(bare, r"\1", re.sub(ours, r"\1", definition)).split())
 
 
-async def _take_turn(connection: Connection, schema: str | None, prefix: str) -> None:
-    """Wait until nobody else changes the tables of that schema and prefix; ends with the transaction."""
-    what = "concat_ws('.', 'pillarbox', coalesce($1::text, current_schema()), $2::text)"
-    await connection.execute(f"select pg_advisory_xact_lock(hashtextextended({what}, 0))", schema, prefix)
+async def _lock_tables(connection: Connection, schema: str | None, prefix: str) -> None:
+    """Wait until nobody else changes the tables of that schema and prefix. The lock ends with the transaction."""
+    name = "concat_ws('.', 'pillarbox', coalesce($1::text, current_schema()), $2::text)"
+    await connection.execute(f"select pg_advisory_xact_lock(hashtextextended({name}, 0))", schema, prefix)
 
 
 def _is_mixed(refusal: Refusal) -> bool:
-    """Whether a statement did not fit the tables; a right that is missing is another matter."""
+    """Return whether a statement did not fit the tables. A missing right is another matter."""
     return refusal.state.startswith(("42", "2BP01")) and refusal.state != "42501"

@@ -1,34 +1,68 @@
-"""The PostgreSQL store: the parts, assembled."""
+"""The PostgreSQL store: what the relay does, and delegates for what people and monitors ask."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
 
 from pillarbox.clock import Clock
-from pillarbox.names import Names
-from pillarbox.protocols import StoreFeatures
-from pillarbox.stores.keeping import Keep, check_keep
+from pillarbox.contracts.finding import Finding
+from pillarbox.contracts.store import (
+    Activity,
+    BlockedKey,
+    BulkResult,
+    Claim,
+    Count,
+    Cursor,
+    FailedOutcome,
+    Fence,
+    InboxFailure,
+    InboxSelection,
+    JournalEntry,
+    Lane,
+    OpenClaim,
+    Pause,
+    ReadResult,
+    RecoveredClaim,
+    Registry,
+    RelayInfo,
+    Selection,
+    Settlement,
+    StoreFeatures,
+    Wakeups,
+)
+from pillarbox.errors import Fenced
+from pillarbox.message import Message, Names, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.postgres.connection import Database, Pooler
-from pillarbox.stores.postgres.drivers import DriverName
-from pillarbox.stores.postgres.inspecting import Inspecting
-from pillarbox.stores.postgres.listening import Listening
-from pillarbox.stores.postgres.membership import Membership
-from pillarbox.stores.postgres.operating import Operating
-from pillarbox.stores.postgres.reading import ReadingLanes
-from pillarbox.stores.postgres.settling import Settling
+from pillarbox.stores.operations import Keep, check_keep
+from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
+from pillarbox.stores.postgres.connection import Database, Now, Pooler
+from pillarbox.stores.postgres.driver import Connection, DriverName
+from pillarbox.stores.postgres.notifications import listen
+from pillarbox.stores.postgres.operations import PostgresOperations
+from pillarbox.stores.postgres.queries import PostgresQueries
+from pillarbox.stores.postgres.rows import message_from_row
 from pillarbox.stores.sql import Statements
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresStore", "Snapshot"]
 
-_PACKAGE: Final = "pillarbox.stores.postgres"
+_NEVER: Final = 2**63 - 1
+_LANES_PER_READ: Final = 8
+"""A full read spreads over at least so many lanes, so that one lane's backlog does not crowd out other keys."""
+_LATE_PER_LIMIT: Final = 10
+_MIN_LATE_LIMIT: Final = 1_000
 
 
-class PostgresStore(ReadingLanes, Settling, Membership, Operating, Listening, Inspecting):
+class PostgresStore:
     """`Store` on PostgreSQL 13 or newer, through asyncpg or psycopg.
 
-    `clock` replaces the server's clock, for tests. `keep` says what stays of a delivered message. With
+    `clock` replaces the server's clock, for tests. `keep` is what stays of a delivered message. With
     `pooler="transaction"` nothing depends on a session: no prepared statement, no setting outside a transaction.
     """
 
@@ -50,23 +84,421 @@ class PostgresStore(ReadingLanes, Settling, Membership, Operating, Listening, In
         check_keep(keep)
         self._url = url
         self._names = Names(schema, prefix)
-        self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
-        self._sql = Statements(_PACKAGE, self._names)
-        self._clock = clock
         self._keep = keep
+        self._now: Now = _server_now if clock is None else clock.now
+        self._sql = Statements("pillarbox.stores.postgres", self._names)
+        self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
+        self._queries = PostgresQueries(self._database, self._sql, now=self._now)
+        self._operations = PostgresOperations(self._database, self._sql, self._queries, now=self._now)
+
+    # --- lifecycle ---
 
     async def open(self) -> None:
         await self._database.open()
         try:
-            await self._check_schema()
+            async with self._database.quick() as connection:
+                version = await connection.fetchval(self._names.qualify("select max(version) from pillarbox_schema"))
+            check_version(version, latest=latest_version("postgresql"))
         except BaseException:
             await self._database.close()
             raise
 
-    async def _check_schema(self) -> None:
-        async with self._database.quick() as connection:
-            version = await connection.fetchval(self._names.applied("select max(version) from pillarbox_schema"))
-        check_version(version, latest=latest_version("postgres"))
-
     async def close(self) -> None:
         await self._database.close()
+
+    async def now(self) -> datetime:
+        if (now := self._now()) is not None:
+            return now
+        async with self._database.quick() as connection:
+            server_now: datetime = await connection.fetchval("select statement_timestamp()")
+        return server_now
+
+    def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
+        return listen(self._database.driver, self._url, table=self._names.table("outbox"), wake=wake)
+
+    # --- reading ---
+
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        async with self._database.quick() as connection:
+            session = self._database.session
+            if cursor is None or cursor.session is not session:
+                cursor = Cursor(session=session)
+            rows = await connection.fetch(self._sql["read"], *_read_parameters(destination, partitions, cursor, limit))
+        return _build_read_result(rows, partitions, cursor, limit=limit)
+
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(
+                self._sql["read_due"], destination, list(partitions), self._now(), limit, list(skip)
+            )
+        # Each lane comes in its own order. A sort in SQL would cost the pinned plan: see `connection.py`.
+        return [message_from_row(row) for row in sorted(rows, key=_by_time)[:limit]]
+
+    async def read_key(
+        self, destination: str, *, partition: int, key: str, after: int, limit: int
+    ) -> Sequence[Message]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["read_key"], destination, partition, key, after, limit)
+        return [message_from_row(row) for row in rows]
+
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["blocked_keys"], destination, list(partitions))
+        return [BlockedKey(partition, key, Waits(front)) for partition, key, front in rows]
+
+    async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
+        async with self._database.quick() as connection:
+            due: datetime | None = await connection.fetchval(self._sql["next_due"], destination, list(partitions))
+        return due
+
+    # --- claims ---
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Iterable[int] = ()) -> None:
+        async with self._database.quick() as connection:
+            passed = await connection.fetch(
+                self._sql["claim"], *_fence_parameters(fence), claim.number, list(claim.message_ids), claim.strikes,
+                list(park), self._now(),
+            )  # fmt: skip
+        _check_fence(fence, passed)
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        # A lost delivery costs a repeat, so it need not wait for the disk. A lost failure would lose the reason.
+        if not settlement.failures:
+            async with self._database.quick() as connection:
+                await self._settle(connection, fence, settlement)
+            return
+        for outcome in settlement.failures:
+            outcome.check()
+        async with self._database.durable() as connection:
+            await self._settle(connection, fence, settlement)
+            await connection.execute(
+                self._sql["record_failures"], fence.relay_id, fence.destination, list(fence.epochs),
+                *_failure_columns(settlement.failures), self._now(),
+            )  # fmt: skip
+
+    async def _settle(self, connection: Connection, fence: Fence, settlement: Settlement) -> None:
+        taken_out = [*settlement.delivered, *(one.message_id for one in settlement.failures), *settlement.returned]
+        passed = await connection.fetch(
+            self._sql["settle"], *_fence_parameters(fence), list(settlement.delivered), list(settlement.finished),
+            list(settlement.touched), taken_out if settlement.touched else [], self._keep, self._now(),
+        )  # fmt: skip
+        _check_fence(fence, passed)
+
+    # --- membership ---
+
+    async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        async with self._database.durable() as connection:
+            await connection.execute(
+                self._sql["register"], relay.relay_id, relay.service, relay.host, relay.pid, relay.version,
+                list(relay.destinations), list(relay.reachable), relay.asleep, lease, self._now(),
+            )  # fmt: skip
+
+    async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
+        async with self._database.quick() as connection:
+            renewed = await connection.fetchval(
+                self._sql["renew"], relay_id, lease, list(reachable), asleep, self._now()
+            )
+        return renewed is not None
+
+    async def registry(self, *, lease: timedelta) -> Registry:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["registry"], self._now(), lease)
+        return _registry_from_rows(rows)
+
+    async def take(
+        self,
+        relay_id: UUID,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        lease: timedelta,
+        claim_number: int,
+    ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        async with self._database.durable() as connection:
+            await connection.execute(self._sql["lanes_create"], destination, list(partitions))
+            owners = dict(await connection.fetch(self._sql["lanes_lock"], destination, list(partitions)))
+            dead = await self._find_dead(connection, owners.values(), relay_id, lease=lease)
+            free = [p for p, owner in owners.items() if owner is None or owner in dead or owner == relay_id]
+            lanes = [
+                Lane(destination, partition, epoch)
+                for partition, epoch in await connection.fetch(self._sql["lanes_take"], relay_id, destination, free)
+            ]
+            recovered = await self._recover_claims(
+                connection, relay_id, {*dead, relay_id}, destination, free, claim_number=claim_number
+            )
+            await connection.execute(self._sql["relays_forget"], list(dead), timedelta(0), lease, self._now())
+        return lanes, recovered
+
+    async def _find_dead(
+        self, connection: Connection, owners: Iterable[UUID | None], relay_id: UUID, *, lease: timedelta
+    ) -> set[UUID]:
+        others = {owner for owner in owners if owner is not None and owner != relay_id}
+        live = await connection.fetch(self._sql["relays_live"], list(others), lease, self._now())
+        return others - {row[0] for row in live}
+
+    async def _recover_claims(
+        self,
+        connection: Connection,
+        relay_id: UUID,
+        owners: set[UUID],
+        destination: str,
+        partitions: Sequence[int],
+        *,
+        claim_number: int,
+    ) -> Sequence[RecoveredClaim]:
+        """Move what the owners have claimed in these lanes into claims of this relay, with one strike more."""
+        claims = await connection.fetch(self._sql["claims_lock"], list(owners))
+        strikes: dict[int, int] = {}
+        for _, _, claim_strikes, ids in claims:
+            for message_id in ids:
+                strikes[message_id] = max(strikes.get(message_id, 0), claim_strikes + 1)
+        rows = await connection.fetch(self._sql["claims_open"], list(strikes), destination, list(partitions))
+        messages = [message_from_row(row) for row in rows]
+        for owner in owners:
+            await connection.execute(self._sql["claims_trim"], owner, [message.id for message in messages])
+        recovered = _group_by_strikes(messages, strikes, claim_number=claim_number)
+        for claim in (one.claim for one in recovered):
+            # The stored claim has one strike less: until the messages are claimed anew, none of them is being sent,
+            # and a relay that dies with them proves nothing.
+            stored_strikes = claim.strikes - 1
+            await connection.execute(
+                self._sql["claims_recover"], relay_id, claim.number, claim.message_ids, stored_strikes, self._now()
+            )
+        return recovered
+
+    async def release(self, fence: Fence) -> None:
+        async with self._database.durable() as connection:
+            released = [row[0] for row in await connection.fetch(self._sql["lanes_release"], *_fence_parameters(fence))]
+            rows = await connection.fetch(self._sql["claims_in_lanes"], fence.relay_id, fence.destination, released)
+            await connection.execute(self._sql["claims_trim"], fence.relay_id, [row[0] for row in rows])
+
+    async def leave(self, relay_id: UUID) -> None:
+        async with self._database.durable() as connection:
+            await connection.execute(self._sql["leave"], relay_id)
+
+    async def forget(self, *, stale_after: timedelta) -> int:
+        async with self._database.durable() as connection:
+            status = await connection.execute(self._sql["relays_forget"], None, stale_after, None, self._now())
+            await connection.execute(self._sql["claims_forget"])
+        return int(status.rsplit(" ", 1)[1])  # such as `DELETE 3`
+
+    # --- queries ---
+
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        return await self._queries.find(selection, limit=limit, payloads=payloads)
+
+    async def count(self, selection: Selection) -> int:
+        return await self._queries.count(selection)
+
+    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+        return await self._queries.journal(message_id=message_id, limit=limit)
+
+    async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
+        return await self._queries.inbox_failures(selection, limit=limit)
+
+    async def pauses(self) -> Sequence[Pause]:
+        return await self._queries.pauses()
+
+    async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
+        return await self._queries.counts(limit=limit)
+
+    async def oldest_due(self) -> Mapping[str, datetime]:
+        return await self._queries.oldest_due()
+
+    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
+        return await self._queries.activity(window=window, limit=limit)
+
+    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+        return await self._queries.claims(older_than=older_than, limit=limit)
+
+    async def inspect(self) -> Sequence[Finding]:
+        return build_findings(await self.read_facts())
+
+    async def read_facts(self) -> PostgresFacts:
+        """Read the settings, sessions and rights that the findings are drawn from."""
+        return await read_facts(self._database, self._sql, names=self._names)
+
+    # --- operations ---
+
+    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+        return await self._operations.redrive(selection, by=by, limit=limit, to=to)
+
+    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+        return await self._operations.replay(selection, by=by, limit=limit)
+
+    async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
+        return await self._operations.discard(selection, by=by, reason=reason, limit=limit)
+
+    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+        return await self._operations.defer(selection, until=until, by=by, limit=limit)
+
+    async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
+        return await self._operations.purge(state, older_than=older_than, limit=limit)
+
+    async def purge_ids(self, ids: Sequence[int]) -> int:
+        return await self._operations.purge_ids(ids)
+
+    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+        return await self._operations.purge_inbox(older_than=older_than, limit=limit)
+
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+        return await self._operations.redrive_inbox(selection, by=by, limit=limit)
+
+    async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
+        return await self._operations.discard_inbox(selection, by=by, reason=reason, limit=limit)
+
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        await self._operations.note(action, by=by, detail=detail)
+
+    async def pause(self, destination: str, *, by: str, reason: str) -> None:
+        await self._operations.pause(destination, by=by, reason=reason)
+
+    async def resume(self, destination: str, *, by: str) -> bool:
+        return await self._operations.resume(destination, by=by)
+
+
+def _server_now() -> None:
+    """Return None: the statements then take the server's time."""
+
+
+# --- one read: parameters, result, marks ---
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a read could not see: transactions then in progress, and all that began later."""
+
+    in_progress: Sequence[int] = ()
+    first_unborn: int = _NEVER
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Parse PostgreSQL's `xmin:xmax:xip,xip`."""
+        _, xmax, running = text.split(":")
+        return cls([int(xid) for xid in running.split(",") if xid], int(xmax))
+
+
+def _read_parameters(destination: str, partitions: Sequence[int], cursor: Cursor, limit: int) -> tuple[object, ...]:
+    snapshot = cursor.snapshot if isinstance(cursor.snapshot, Snapshot) else Snapshot()
+    low = [cursor.low.get(partition, 0) for partition in partitions]
+    return (
+        destination, list(partitions), low, _lane_limit(partitions, limit), limit,
+        snapshot.in_progress, snapshot.first_unborn, max(low, default=0), _late_limit(limit), list(cursor.skip),
+    )  # fmt: skip
+
+
+def _lane_limit(partitions: Sequence[int], limit: int) -> int:
+    """Return the most messages that one lane may fill of a read."""
+    return -(-limit // min(_LANES_PER_READ, len(partitions) or 1))
+
+
+def _late_limit(limit: int) -> int:
+    return max(_MIN_LATE_LIMIT, limit * _LATE_PER_LIMIT)
+
+
+def _build_read_result(rows: Sequence[Any], partitions: Sequence[int], cursor: Cursor, *, limit: int) -> ReadResult:
+    """Build the result of a read. The first row has the snapshot and the number of late rows; messages follow.
+
+    Where keys were skipped, rows without a destination come too: the highest fresh id of each lane.
+    """
+    snapshot = Snapshot.parse(rows[0][2])
+    if rows[0][19] >= _late_limit(limit):
+        # More came late than one read should carry (a huge slow transaction): start over, which passes over nothing.
+        return ReadResult((), Cursor({}, snapshot, cursor.session))
+    ends = {row[3]: row[0] for row in rows if row[2] is None} if cursor.skip else {}
+    messages = sorted([message_from_row(row) for row in rows[1:] if row[2] is not None], key=_by_id)
+    low = {partition: cursor.low.get(partition, 0) for partition in partitions}
+    fresh = dict.fromkeys(partitions, 0)
+    for message in messages:
+        if message.id > low[message.partition]:
+            low[message.partition] = message.id
+            fresh[message.partition] += 1
+    complete = _find_complete_lanes(fresh, _lane_limit(partitions, limit), limit)
+    low |= {partition: end for partition, end in ends.items() if partition in complete}
+    return ReadResult(messages, Cursor(low, snapshot, cursor.session), complete)
+
+
+def _find_complete_lanes(fresh: Mapping[int, int], lane_limit: int, limit: int) -> frozenset[int]:
+    """Return the lanes that ended before they, or the whole read, were cut off. `fresh` is in the order of reading."""
+    complete = set()
+    read = 0
+    for partition, count in fresh.items():
+        read += count
+        if count < lane_limit and read < limit:
+            complete.add(partition)
+    return frozenset(complete)
+
+
+def _by_time(row: Any) -> tuple[datetime, int]:
+    return row[17], row[0]
+
+
+def _by_id(message: Message) -> int:
+    return message.id
+
+
+# --- the fence, and outcomes as columns ---
+
+
+def _fence_parameters(fence: Fence) -> tuple[object, ...]:
+    return fence.relay_id, fence.destination, list(fence.epochs), list(fence.epochs.values())
+
+
+def _check_fence(fence: Fence, passed: Iterable[Any]) -> None:
+    """Raise `Fenced` unless every lane of the fence passed. The statement wrote nothing if one of them did not."""
+    if lost := fence.epochs.keys() - {row[0] for row in passed}:
+        raise Fenced(fence.destination, lost)
+
+
+def _failure_columns(failures: Iterable[FailedOutcome]) -> tuple[list[object], ...]:
+    rows = [
+        (
+            outcome.message_id, outcome.state.value, None if outcome.waits is None else outcome.waits.value,
+            outcome.attempts, outcome.error, outcome.delay, outcome.detail, outcome.action,
+        )
+        for outcome in failures
+    ]  # fmt: skip
+    return tuple(list(column) for column in zip(*rows, strict=True))
+
+
+# --- claims and relays from rows ---
+
+
+def _group_by_strikes(
+    messages: Sequence[Message], strikes: Mapping[int, int], *, claim_number: int
+) -> Sequence[RecoveredClaim]:
+    """Build one claim per count of strikes, numbered from `claim_number`."""
+    groups: dict[int, list[Message]] = defaultdict(list)
+    for message in messages:
+        groups[strikes[message.id]].append(message)
+    return [
+        RecoveredClaim(Claim(number, [message.id for message in group], count), group)
+        for number, (count, group) in enumerate(sorted(groups.items()), start=claim_number)
+    ]
+
+
+def _registry_from_rows(rows: Sequence[Any]) -> Registry:
+    """Build the registry. Every row begins with the time, and an empty registry is one row with nothing else."""
+    relays: list[RelayInfo] = []
+    owners: dict[str, dict[int, UUID]] = defaultdict(dict)
+    for _, *relay, owned in rows:
+        if (relay_id := relay[0]) is not None:
+            relays.append(_relay_from_row(relay))
+            for destination, partitions in msgspec.json.decode(owned or "{}").items():
+                owners[destination].update(dict.fromkeys(partitions, relay_id))
+    return Registry(rows[0][0], sorted(relays, key=_by_relay_id), owners)
+
+
+def _relay_from_row(row: Sequence[Any]) -> RelayInfo:
+    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at = row
+    return RelayInfo(
+        relay_id=relay_id, service=service, host=host, pid=pid, version=version, destinations=destinations,
+        reachable=reachable, asleep=asleep, started_at=started_at, expires_at=expires_at,
+    )  # fmt: skip
+
+
+def _by_relay_id(relay: RelayInfo) -> UUID:
+    return relay.relay_id

@@ -1,4 +1,4 @@
-"""The SQLite store: the standard library's driver, nothing to install."""
+"""SQLite store: the standard library's driver, nothing to install."""
 
 from __future__ import annotations
 

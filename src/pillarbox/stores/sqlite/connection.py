@@ -1,65 +1,74 @@
-"""The one connection of an SQLite store, in a thread of its own: the event loop never waits for the disk."""
+"""Connection of an SQLite store, in a thread of its own: the event loop never waits for the disk."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pillarbox.clock import Clock
-from pillarbox.errors import ConfigError, StoreUnavailable
-from pillarbox.protocols import Selection
+from pillarbox.contracts.store import Selection
+from pillarbox.errors import ConfigError, PillarboxError, SchemaMissing, StoreError, StoreUnavailable
+from pillarbox.message import Names
 from pillarbox.stores.sql import Statements
-from pillarbox.stores.sqlite.driver_errors import cannot_open, mapped_errors
-from pillarbox.stores.stepwise.rows import json_of, microseconds
-from pillarbox.stores.stepwise.selection import Parameters
+from pillarbox.stores.sync_sql.database import SelectionParameters
+from pillarbox.stores.sync_sql.rows import encode_json, to_microseconds
 
-__all__ = ["Database", "Synchronous", "Transaction"]
+__all__ = ["Database", "Synchronous", "Transaction", "build_statements", "map_errors"]
 
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
-"""Whether a commit waits for the disk. `normal` may lose the last commits when the machine loses power."""
+"""`full` waits for the disk at a commit. `normal` may lose the last commits when the machine loses power."""
 
 _OLDEST_SQLITE: Final = (3, 35)
 _CACHED_STATEMENTS: Final = 256
-_LOOK: Final = 0.01
+_RETRY_INTERVAL: Final = 0.01
+_LIST: Final = re.compile(r"\bin (:\w+)")
+_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
+
+_PRIMARY_CODE: Final = 0xFF
+"""The low byte of a result code is its family."""
+_LOCKED: Final = (StoreUnavailable, "{path} stayed locked by another writer ({error}): look for a long transaction.")
+_UNWRITABLE: Final = (
+    StoreUnavailable,
+    "{path} cannot be written ({error}): check the rights on the file and its folder.",
+)
+_BROKEN: Final = (StoreUnavailable, "{path} cannot be used now ({error}): check the disk; it will be tried again.")
+_ERRORS: Final[Mapping[int, tuple[type[PillarboxError], str]]] = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
+    sqlite3.SQLITE_FULL: _BROKEN,
+    sqlite3.SQLITE_IOERR: _BROKEN,
+    sqlite3.SQLITE_NOMEM: _BROKEN,
+    sqlite3.SQLITE_PROTOCOL: _BROKEN,
+    sqlite3.SQLITE_NOTADB: (ConfigError, "{path} is not an SQLite database: correct the path."),
+    sqlite3.SQLITE_CORRUPT: (StoreError, "{path} is damaged ({error}): restore it from a backup."),
+}
 
 
-class Transaction:
-    """As the protocol says; one moment for the whole of it."""
+def build_statements(names: Names) -> Statements:
+    """Read the statements of this store."""
+    return Statements("pillarbox.stores.sqlite", names, shared="pillarbox.stores.sync_sql", translate=_translate)
 
-    def __init__(self, connection: sqlite3.Connection, statements: Statements, *, now: int, session: object) -> None:
-        self._connection = connection
-        self._statements = statements
-        self.now = now
-        self.session = session
-        """The connection's identity."""
 
-    def rows(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
-        """Run a statement and fetch what it returns. A selection narrows it down, but for the state."""
-        if selection is None:
-            return self._connection.execute(self._statements[name], self._bound(values)).fetchall()
-        where, chosen = Parameters().selected(selection)
-        bound = self._bound({**values, **chosen})
-        return self._connection.execute(self._statements.filled(name, where), bound).fetchall()
-
-    def run(self, name: str, values: Mapping[str, object] = {}) -> int:
-        """Run a statement that changes rows, and say how many."""
-        return self._connection.execute(self._statements[name], self._bound(values)).rowcount
-
-    def _bound(self, values: Mapping[str, object]) -> dict[str, object]:
-        """A list goes as the JSON that `json_each` takes apart again."""
-        bound = {name: json_of(value) if type(value) is list else value for name, value in values.items()}
-        return {**bound, "now": self.now}
+def _translate(sql: str) -> str:
+    """Take each list as one JSON value: SQLite binds no lists."""
+    return _LIST.sub(r"in (select value from json_each(\1))", sql)
 
 
 class Database:
-    """Opens the file, and runs transactions on it one after the other."""
+    """One SQLite file, with transactions that run one after the other."""
 
     def __init__(
         self, path: Path, *, statements: Statements, clock: Clock, synchronous: Synchronous, busy_timeout: timedelta
@@ -68,7 +77,7 @@ class Database:
         self._statements = statements
         self._clock = clock
         self.synchronous: Synchronous = synchronous
-        """As the store was told, for what must not be lost."""
+        """Level of writes that must not be lost."""
         self._busy_timeout = busy_timeout.total_seconds()
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
@@ -79,7 +88,7 @@ class Database:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="pillarbox-sqlite")
             try:
-                await self._in_thread(self._connect)
+                await self._run_in_thread(self._connect)
             except BaseException:
                 await self.close()
                 raise
@@ -93,37 +102,37 @@ class Database:
             await asyncio.shield(done)
             thread.shutdown()
 
-    async def asked(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """What the connection itself knows, outside any transaction."""
-        return await self._in_thread(lambda: question(self._ready(None)))
+    async def call(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """Call a function with the connection, outside any transaction."""
+        return await self._run_in_thread(lambda: function(self._get_connection(None)))
 
-    async def rows(self, name: str, values: Mapping[str, object] = {}) -> list[Any]:
-        """One statement that only reads."""
-        return await self.reading(lambda tx: tx.rows(name, values))
+    async def query(self, name: str, values: Mapping[str, object] = {}) -> list[Any]:
+        """Run one statement that only reads."""
+        return await self.read(lambda tx: tx.query(name, values))
 
-    async def reading(self, work: Callable[[Transaction], T]) -> T:
-        """One snapshot, no lock."""
-        return await self._in_thread(self._transaction, "begin", None, work)
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run work in one snapshot, without a lock."""
+        return await self._run_in_thread(self._transaction, "begin", None, work)
 
-    async def writing(self, work: Callable[[Transaction], T]) -> T:
-        """One write transaction, on disk when this returns."""
-        return await self._in_thread(self._transaction, "begin immediate", self.synchronous, work)
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run work in one write transaction, on disk when this returns."""
+        return await self._run_in_thread(self._transaction, "begin immediate", self.synchronous, work)
 
-    async def relaxed(self, work: Callable[[Transaction], T]) -> T:
-        """One write transaction that does not wait for the disk: losing it in a power cut costs only a repeat."""
-        return await self._in_thread(self._transaction, "begin immediate", "normal", work)
+    async def write_relaxed(self, work: Callable[[Transaction], T]) -> T:
+        """Run work in a write transaction that does not wait for the disk: losing it costs only a repeat."""
+        return await self._run_in_thread(self._transaction, "begin immediate", "normal", work)
 
-    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+    async def _run_in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         if self._thread is None:
             raise StoreUnavailable("The SQLite store is not open; call open() first.")
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
     def _transaction(self, begin: str, level: Synchronous | None, work: Callable[[Transaction], T]) -> T:
-        with mapped_errors(self.path):
-            connection = self._ready(level)
+        with map_errors(self.path):
+            connection = self._get_connection(level)
             connection.execute(begin)
             try:
-                now = microseconds(self._clock.now())
+                now = to_microseconds(self._clock.now())
                 result = work(Transaction(connection, self._statements, now=now, session=self._session))
                 connection.execute("commit")
             except BaseException:
@@ -132,7 +141,8 @@ class Database:
                 raise
         return result
 
-    def _ready(self, level: Synchronous | None) -> sqlite3.Connection:
+    def _get_connection(self, level: Synchronous | None) -> sqlite3.Connection:
+        """Return the connection, set to wait for the disk as `level` says, if it says anything."""
         if self._connection is None:
             raise StoreUnavailable("The SQLite store is not open; call open() first.")
         if level is not None and level != self._level:
@@ -143,9 +153,8 @@ class Database:
     def _connect(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: use a Python with SQLite 3.35 or newer.")
-        if (reason := cannot_open(self.path)) is not None:
-            raise reason
-        with mapped_errors(self.path):
+        _check_path(self.path)
+        with map_errors(self.path):
             self._connection = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=rw",
                 uri=True,
@@ -153,7 +162,12 @@ class Database:
                 isolation_level=None,
                 cached_statements=_CACHED_STATEMENTS,
             )
-            _prepare(self._connection, self.path, within=self._busy_timeout)
+            # With a write-ahead log readers and the writer do not wait for each other.
+            if _switch_to_wal(self._connection, until=time.monotonic() + self._busy_timeout) != "wal":
+                raise ConfigError(
+                    f"SQLite cannot keep a write-ahead log for {self.path}: put the file on a local disk."
+                )
+            self._connection.create_function("casefolded", 1, _casefold, deterministic=True)
         self._session = object()
         self._level = ""
 
@@ -163,26 +177,79 @@ class Database:
             connection.close()
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, *, within: float) -> None:
-    """Check that it is a database, and in WAL: there readers and the writer do not wait for each other."""
-    if _switched(connection, until=time.monotonic() + within) != "wal":
-        raise ConfigError(f"SQLite cannot keep a write-ahead log for {path}: put the file on a local disk.")
-    connection.create_function("casefolded", 1, _casefolded, deterministic=True)
+class Transaction:
+    """Transaction of the shared protocol, with one time for the whole of it."""
+
+    def __init__(self, connection: sqlite3.Connection, statements: Statements, *, now: int, session: object) -> None:
+        self._connection = connection
+        self._statements = statements
+        self.now = now
+        self.session = session
+        """Identity of the connection: a cursor of an older one is not valid."""
+
+    def query(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
+        if selection is None:
+            return self._connection.execute(self._statements[name], self._bind(values)).fetchall()
+        parameters = SelectionParameters(fold_function="casefolded", fold=str.casefold)
+        sql = self._statements.fill(name, parameters.build_conditions(selection))
+        return self._connection.execute(sql, self._bind({**values, **parameters.values})).fetchall()
+
+    def execute(self, name: str, values: Mapping[str, object] = {}) -> int:
+        return self._connection.execute(self._statements[name], self._bind(values)).rowcount
+
+    def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Encode lists as the JSON that `json_each` takes apart again."""
+        bound = {name: encode_json(value) if type(value) is list else value for name, value in values.items()}
+        return {**bound, "now": self.now}
 
 
-def _switched(connection: sqlite3.Connection, *, until: float) -> str:
-    """The journal mode, after asking for WAL. The first to ask needs the file for itself, and SQLite does not wait."""
+def _check_path(path: Path) -> None:
+    """Raise `ConfigError` for a path that is not one to open. SQLite would find out only at the first write."""
+    if path.is_file():
+        if not os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS):
+            raise ConfigError(
+                f"{path} cannot be written by this user: give it the right to write the file and its folder."
+            )
+        return
+    if str(path) == ":memory:":
+        raise ConfigError("An SQLite store needs a file, which its writers share: use memory:// for one without.")
+    if path.exists():
+        raise ConfigError(f"{path} is not a file: correct the path of the SQLite store.")
+    raise ConfigError(f"There is no SQLite file {path}: correct the path, or make it with `pillarbox schema install`.")
+
+
+def _switch_to_wal(connection: sqlite3.Connection, *, until: float) -> str:
+    """Return the journal mode after the switch. The first switch needs the file alone, and SQLite does not wait."""
     while True:
         try:
             mode: str = connection.execute("pragma journal_mode = wal").fetchone()[0]
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+            if error.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                 raise
-            time.sleep(_LOOK)
+            time.sleep(_RETRY_INTERVAL)
         else:
             return mode
 
 
-def _casefolded(text: str | None) -> str | None:
-    """SQLite's own `lower` knows the letters of ASCII alone."""
+def _casefold(text: str | None) -> str | None:
+    """Remove letter case in every alphabet: SQLite's own `lower` handles ASCII only."""
     return None if text is None else text.casefold()
+
+
+@contextmanager
+def map_errors(path: Path) -> Iterator[None]:
+    """Map the driver's errors to ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _map_error(error, path) from error
+
+
+def _map_error(error: sqlite3.Error, path: Path) -> PillarboxError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
+    if code in _ERRORS:
+        kind, sentence = _ERRORS[code]
+        return kind(sentence.format(path=path, error=error))
+    if str(error).startswith("no such table"):
+        return SchemaMissing(f"A table is missing in {path} ({error}): run `pillarbox schema install`.")
+    return StoreError(f"SQLite refused it ({type(error).__name__}: {error}).")

@@ -1,60 +1,62 @@
-"""Runs schema plans against an SQLite file, and reads its catalog."""
+"""Schema of an SQLite file: runs migration plans, and reads the catalog."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from pillarbox.errors import SchemaMissing, SchemaMixed
-from pillarbox.names import Names
-from pillarbox.stores.catalog import Difference, differences
+from pillarbox.message import TABLES, Names
+from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs, normalize_sql
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
+    build_plan,
     check_version,
-    downgrade_plan,
-    install_plan,
-    plan,
-    shipped,
-    upgrade_plan,
+    load_migrations,
+    plan_downgrade,
+    plan_install,
+    plan_upgrade,
 )
-from pillarbox.stores.sqlite.catalog import read_catalog
-from pillarbox.stores.sqlite.driver_errors import mapped_errors
-from pillarbox.stores.urls import StoreUrl, check_file
+from pillarbox.stores.sqlite.connection import map_errors
+from pillarbox.stores.urls import StoreUrl, check_sqlite_url
 
-__all__ = ["SqliteSchema", "statements"]
+__all__ = ["SqliteSchema", "split_statements"]
 
+_INDEXES_AND_TRIGGERS: Final = (
+    "select name from sqlite_master where type = ? and tbl_name = ? and sql is not null order by name"
+)
 _BUSY_TIMEOUT: Final = 10.0
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class SqliteSchema:
-    """The tables in an SQLite file. Installing creates the file; nothing else does."""
+    """Tables in an SQLite file. Installing creates the file; nothing else does."""
 
     def __init__(self, url: StoreUrl, *, names: Names, migrations: Sequence[Migration] | None = None) -> None:
-        check_file(url, names)
+        check_sqlite_url(url, names)
         self._path = Path(url.path)
         self._names = names
-        self._migrations = shipped("sqlite") if migrations is None else migrations
+        self._migrations = load_migrations("sqlite") if migrations is None else migrations
 
     async def version(self) -> int:
         return await asyncio.to_thread(self._read_version)
 
     async def install(self) -> Plan:
-        return await self._run(lambda current: install_plan(self._migrations, current=current), create=True)
+        return await self._run(lambda current: plan_install(self._migrations, current=current), create=True)
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
         return await self._run(
-            lambda current: upgrade_plan(self._migrations, current=current, target=target), create=True
+            lambda current: plan_upgrade(self._migrations, current=current, target=target), create=True
         )
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda current: downgrade_plan(self._migrations, current=current, target=target))
+        return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
 
     async def verify(self) -> Sequence[Difference]:
         return await asyncio.to_thread(self._compare)
@@ -63,37 +65,37 @@ class SqliteSchema:
         return await asyncio.to_thread(self._change, decide, create=create)
 
     def _change(self, decide: Callable[[int], Plan], *, create: bool) -> Plan:
-        with self._opened(create=create) as connection, _exclusive(connection):
-            way = decide(_version(connection, self._names))
-            _apply(connection, way, self._names)
-            return way
+        with self._open(create=create) as connection, _lock_writers(connection):
+            plan = decide(_read_version(connection, self._names))
+            _apply(connection, plan, self._names)
+            return plan
 
     def _read_version(self) -> int:
-        with self._opened() as connection:
-            return _version(connection, self._names)
+        with self._open() as connection:
+            return _read_version(connection, self._names)
 
     def _compare(self) -> Sequence[Difference]:
-        with self._opened() as connection:
-            check_version(_version(connection, self._names), latest=len(self._migrations))
-            found = read_catalog(connection, self._names)
-        with closing(_connected(":memory:")) as scratch:
-            _apply(scratch, plan(self._migrations, current=0, target=len(self._migrations)), self._names)
-            return differences(expected=read_catalog(scratch, self._names), found=found)
+        with self._open() as connection:
+            check_version(_read_version(connection, self._names), latest=len(self._migrations))
+            found = _read_catalog(connection, self._names)
+        with closing(_connect(":memory:")) as scratch:
+            _apply(scratch, build_plan(self._migrations, current=0, target=len(self._migrations)), self._names)
+            return compare_catalogs(expected=_read_catalog(scratch, self._names), found=found)
 
     @contextmanager
-    def _opened(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
         if not create and not self._path.exists():
             raise SchemaMissing(f"There is no file {self._path}; run `pillarbox schema install`.")
         mode = "rwc" if create else "rw"
         with (
-            mapped_errors(self._path),
-            closing(_connected(f"{self._path.absolute().as_uri()}?mode={mode}")) as connection,
+            map_errors(self._path),
+            closing(_connect(f"{self._path.absolute().as_uri()}?mode={mode}")) as connection,
         ):
             yield connection
 
 
-def statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one: `executescript` would commit the transaction around it."""
+def split_statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script one by one: `executescript` would commit the transaction around it."""
     statement = ""
     *pieces, rest = script.split(";")
     for piece in pieces:
@@ -105,13 +107,13 @@ def statements(script: str) -> Iterator[str]:
         yield (statement + rest).strip()
 
 
-def _connected(database: str) -> sqlite3.Connection:
+def _connect(database: str) -> sqlite3.Connection:
     return sqlite3.connect(database, timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
 
 
 @contextmanager
-def _exclusive(connection: sqlite3.Connection) -> Iterator[None]:
-    """One transaction that nobody else writes beside, from its first statement on."""
+def _lock_writers(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the block in one transaction that locks out other writers from its first statement on."""
     connection.execute("begin immediate")
     try:
         yield
@@ -122,7 +124,7 @@ def _exclusive(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("commit")
 
 
-def _version(connection: sqlite3.Connection, names: Names) -> int:
+def _read_version(connection: sqlite3.Connection, names: Names) -> int:
     table = names.bare("schema")
     if connection.execute("select 1 from sqlite_master where type = 'table' and name = ?", (table,)).fetchone() is None:
         return 0
@@ -132,15 +134,59 @@ def _version(connection: sqlite3.Connection, names: Names) -> int:
     return version
 
 
-def _apply(connection: sqlite3.Connection, way: Plan, names: Names) -> None:
-    for step in way.steps:
-        for statement in statements(step.sql(names)):
+def _apply(connection: sqlite3.Connection, plan: Plan, names: Names) -> None:
+    for step in plan.steps:
+        for statement in split_statements(step.sql(names)):
             try:
                 connection.execute(statement)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
                     raise
                 raise SchemaMixed(
-                    f"The tables are not what version {way.current} should have ({error}), so nothing was changed; "
+                    f"The tables are not what version {plan.current} should have ({error}), so nothing was changed; "
                     "compare them with `pillarbox schema sql`."
                 ) from error
+
+
+def _read_catalog(connection: sqlite3.Connection, names: Names) -> Catalog:
+    """Return tables with columns, keys and checks, indexes, views and triggers, however their SQL was formatted."""
+    items: dict[str, str] = {}
+    for table in sorted(names.bare(name) for name in TABLES):
+        for kind, sql in connection.execute("select type, sql from sqlite_master where name = ?", (table,)).fetchall():
+            items |= _read_table(connection, table, sql) if kind == "table" else {f"{kind} {table}": normalize_sql(sql)}
+        items |= _read_indexes_and_triggers(connection, table)
+    return items
+
+
+def _read_table(connection: sqlite3.Connection, table: str, sql: str) -> Mapping[str, str]:
+    text = normalize_sql(sql)
+    traits = [trait for trait in ("without rowid", "strict", "autoincrement") if re.search(rf"\b{trait}\b", text)]
+    items = {f"table {table}": " ".join(["table", *traits])}
+    for _, column, kind, not_null, default, key_place, _ in connection.execute(f'pragma table_xinfo("{table}")'):
+        parts = [kind.lower()]
+        parts += ["not null"] if not_null else []
+        parts += [f"primary key {key_place}"] if key_place else []
+        parts += [f"default {normalize_sql(default)}"] if default is not None else []
+        items[f"column {table}.{column}"] = " ".join(parts)
+    return items | {f"constraint on {table}: {check}": "valid" for check in _find_check_constraints(text)}
+
+
+def _read_indexes_and_triggers(connection: sqlite3.Connection, table: str) -> Mapping[str, str]:
+    """Return indexes and triggers of a table. Those that SQLite creates for a key are part of the key."""
+    items: dict[str, str] = {}
+    for kind in ("index", "trigger"):
+        for (name,) in connection.execute(_INDEXES_AND_TRIGGERS, (kind, table)).fetchall():
+            (sql,) = connection.execute("select sql from sqlite_master where name = ?", (name,)).fetchone()
+            items[f"{kind} {name} on {table}"] = normalize_sql(sql)
+    return items
+
+
+def _find_check_constraints(text: str) -> Iterator[str]:
+    """Yield the check constraints of a normalize_sql CREATE TABLE, each to its closing bracket."""
+    for start in re.finditer(r"\bcheck \(", text):
+        depth = 0
+        for place in range(start.end() - 1, len(text)):
+            depth += {"(": 1, ")": -1}.get(text[place], 0)
+            if depth == 0:
+                yield text[start.start() : place + 1]
+                break

@@ -1,32 +1,35 @@
-"""The SQLite store: the parts, assembled."""
+"""SQLite store: a file that any number of processes of one machine share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from pillarbox.clock import Clock, SystemClock
+from pillarbox.contracts.finding import Finding
+from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.errors import ConfigError
-from pillarbox.names import Names
-from pillarbox.protocols import StoreFeatures
-from pillarbox.stores.keeping import Keep, check_keep
-from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.sql import Statements
-from pillarbox.stores.sqlite.connection import Database, Synchronous
-from pillarbox.stores.sqlite.inspecting import Inspecting
-from pillarbox.stores.sqlite.reading import ReadingLanes
-from pillarbox.stores.sqlite.watching import Watching
-from pillarbox.stores.stepwise.membership import Membership
-from pillarbox.stores.stepwise.operating import Operating
-from pillarbox.stores.stepwise.settling import Settling
+from pillarbox.message import Message, Names
+from pillarbox.stores.operations import Keep
+from pillarbox.stores.sqlite.checks import SqliteFacts, check_facts, read_facts
+from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
+from pillarbox.stores.sqlite.notifications import poll_commits
+from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
+from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
+from pillarbox.stores.sync_sql.store import SyncSqlStore, forward
 
 __all__ = ["SqliteStore"]
 
-_PACKAGE: Final = "pillarbox.stores.sqlite"
+_PARTITION: Final = 3
+"""Column of a row."""
 
 
-class SqliteStore(ReadingLanes, Settling, Membership, Operating, Watching, Inspecting):
+class SqliteStore:
     """`Store` in an SQLite file, which any number of processes of one machine share.
 
     `clock` is the store's clock. `keep` says what stays of a delivered message. With `synchronous="normal"` no
@@ -34,7 +37,6 @@ class SqliteStore(ReadingLanes, Settling, Membership, Operating, Watching, Inspe
     that holds the file longer than `busy_timeout` is a `StoreUnavailable`.
     """
 
-    _database: Database
     features: Final = StoreFeatures(name="sqlite", late_rows=False, notifies=False, shared=True, skips_keys=True)
 
     def __init__(
@@ -52,24 +54,116 @@ class SqliteStore(ReadingLanes, Settling, Membership, Operating, Watching, Inspe
             raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is {synchronous!r}: write 'full' or 'normal'.")
-        check_keep(keep)
-        self._keep = keep
         self._database = Database(
             Path(path),
-            statements=Statements(_PACKAGE, Names(prefix=prefix)),
+            statements=build_statements(Names(prefix=prefix)),
             clock=SystemClock() if clock is None else clock,
             synchronous=synchronous,
             busy_timeout=busy_timeout,
         )
+        self._shared = SyncSqlStore(self._database, name=self.features.name, keep=keep)
 
-    async def open(self) -> None:
-        await self._database.open()
-        try:
-            rows = await self._database.reading(lambda tx: tx.rows("schema_version"))
-            check_version(rows[0][0], latest=latest_version("sqlite"))
-        except BaseException:
-            await self._database.close()
-            raise
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
+            valid = cursor if cursor is not None and cursor.session is tx.session else Cursor(session=tx.session)
+            low = {partition: valid.low.get(partition, 0) for partition in partitions}
+            ids, ends = _select_fresh(tx, destination, low, limit=limit, skip=valid.skip)
+            rows = tx.query("read", {"ids": ids}) if ids else []
+            return rows, _advance(valid, rows, ends), frozenset(ends)
 
-    async def close(self) -> None:
-        await self._database.close()
+        # Rows are decoded here and not in the store's one thread, which every other call waits for.
+        rows, advanced, complete = await self._database.read(work)
+        return ReadResult(messages_from_rows(rows), advanced, complete)
+
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        values = {"destination": destination, "partitions": list(partitions), "limit": limit, "skip": list(skip)}
+        return messages_from_rows(await self._database.query("read_due", values))
+
+    def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
+        return poll_commits(self._database, wake)
+
+    async def inspect(self) -> Sequence[Finding]:
+        """Return settings and shortages that could lose or delay messages. Changes nothing."""
+        return check_facts(await self.facts())
+
+    async def facts(self) -> SqliteFacts:
+        """Return what the findings are drawn from."""
+        return await read_facts(self._database)
+
+    # The rest is the same over every blocking driver.
+    open = forward(SyncSqlStore.open)
+    close = forward(SyncSqlStore.close)
+    now = forward(SyncSqlStore.now)
+    read_key = forward(SyncSqlStore.read_key)
+    blocked_keys = forward(SyncSqlStore.blocked_keys)
+    next_due = forward(SyncSqlStore.next_due)
+    claim = forward(SyncSqlStore.claim)
+    settle = forward(SyncSqlStore.settle)
+    register = forward(SyncSqlStore.register)
+    renew = forward(SyncSqlStore.renew)
+    registry = forward(SyncSqlStore.registry)
+    take = forward(SyncSqlStore.take)
+    release = forward(SyncSqlStore.release)
+    leave = forward(SyncSqlStore.leave)
+    forget = forward(SyncSqlStore.forget)
+    redrive = forward(SyncSqlStore.redrive)
+    replay = forward(SyncSqlStore.replay)
+    discard = forward(SyncSqlStore.discard)
+    defer = forward(SyncSqlStore.defer)
+    purge = forward(SyncSqlStore.purge)
+    purge_ids = forward(SyncSqlStore.purge_ids)
+    note = forward(SyncSqlStore.note)
+    pause = forward(SyncSqlStore.pause)
+    resume = forward(SyncSqlStore.resume)
+    pauses = forward(SyncSqlStore.pauses)
+    inbox_failures = forward(SyncSqlStore.inbox_failures)
+    redrive_inbox = forward(SyncSqlStore.redrive_inbox)
+    discard_inbox = forward(SyncSqlStore.discard_inbox)
+    purge_inbox = forward(SyncSqlStore.purge_inbox)
+    find = forward(SyncSqlStore.find)
+    count = forward(SyncSqlStore.count)
+    journal = forward(SyncSqlStore.journal)
+    counts = forward(SyncSqlStore.counts)
+    oldest_due = forward(SyncSqlStore.oldest_due)
+    activity = forward(SyncSqlStore.activity)
+    claims = forward(SyncSqlStore.claims)
+
+
+def _select_fresh(
+    tx: Transaction, destination: str, low: dict[int, int], *, limit: int, skip: Sequence[str]
+) -> tuple[list[int], dict[int, int]]:
+    """Go in rounds over the lanes that may have more, until there are enough ids; return them and the complete lanes.
+
+    A complete lane comes with the highest id in it where keys were skipped, else with 0.
+    """
+    chosen: list[int] = []
+    complete: dict[int, int] = {}
+    while low and len(chosen) < limit:
+        room = limit - len(chosen)
+        share = max(1, room // len(low))
+        ahead, ends = _read_ahead(tx, {"destination": destination, "limit": 2 * share, "skip": list(skip)}, low)
+        batch = select_batch(list(ahead.values()), floor=max(1, share // 2), limit=room)
+        low = {partition: ids[-1] for partition, ids in ahead.items() if len(ids) == 2 * share}
+        complete |= {p: ends[p] for p in find_complete_lanes(ahead.keys() - low.keys(), ahead, set(batch))}
+        chosen += batch
+    return chosen, complete
+
+
+def _read_ahead(
+    tx: Transaction, values: dict[str, object], low: dict[int, int]
+) -> tuple[dict[int, list[int]], dict[int, int]]:
+    name = "read_ahead_skipping" if values["skip"] else "read_ahead"
+    rows = tx.query(name, values | {"low": msgspec.json.encode(low).decode()})
+    ahead = {partition: decode_ids(ids) for partition, ids, _ in rows}
+    return ahead, {partition: end or 0 for partition, _, end in rows}
+
+
+def _advance(cursor: Cursor, rows: Sequence[Any], ends: Mapping[int, int]) -> Cursor:
+    """Return the marks after a read. Rows come in id order, so the last of a lane is its mark, or the lane's end."""
+    low = {**cursor.low, **{row[_PARTITION]: row[0] for row in rows}}
+    low |= {partition: end for partition, end in ends.items() if end > low.get(partition, 0)}
+    return Cursor(low, None, cursor.session)

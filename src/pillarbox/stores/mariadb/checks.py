@@ -1,0 +1,121 @@
+"""Checks of a MariaDB server: settings that could lose or delay messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.errors import StoreError, StoreUnavailable
+from pillarbox.stores.mariadb.connection import Database
+
+__all__ = ["MariadbFacts", "check_facts", "read_facts"]
+
+_LONG: Final = timedelta(minutes=15)
+"""Age from which an open transaction is reported."""
+
+
+class MariadbFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings and state that the server reports."""
+
+    read_only: bool = False
+    flush_at_commit: int = 1
+    """`innodb_flush_log_at_trx_commit`."""
+    binary_log: bool = False
+    sync_binlog: int = 1
+    id_steps: int = 1
+    """`auto_increment_increment`: above 1 where several servers take writes."""
+    engines: Sequence[str] = ()
+    """Those of our tables that are not InnoDB's: `pillarbox_outbox (MyISAM)`."""
+    longest: timedelta | None = None
+    """The age of the oldest open transaction; None where this login may not see it, or there is none."""
+
+
+async def read_facts(database: Database) -> MariadbFacts:
+    """Read the facts from the server."""
+    (settings,) = await database.query("inspect_settings")
+    engines = await database.query("inspect_engines", database.table_values())
+    return MariadbFacts(
+        read_only=bool(settings[0]), flush_at_commit=settings[1], binary_log=bool(settings[2]),
+        sync_binlog=settings[3], id_steps=settings[4],
+        engines=[f"{table} ({engine})" for table, engine in engines], longest=await _read_longest(database),
+    )  # fmt: skip
+
+
+async def _read_longest(database: Database) -> timedelta | None:
+    try:
+        ((seconds,),) = await database.query("inspect_transactions")
+    except StoreUnavailable:
+        raise
+    except StoreError:  # this login may not read the table
+        return None
+    return None if seconds is None else timedelta(seconds=int(seconds))
+
+
+def check_facts(facts: MariadbFacts, *, long: timedelta = _LONG) -> Sequence[Finding]:
+    """Return what could lose or delay messages. Pure."""
+    return [*_check_writes(facts), *_check_durability(facts), *_check_order(facts), *_check_age(facts, long)]
+
+
+def _check_writes(facts: MariadbFacts) -> Iterator[Finding]:
+    if facts.read_only:
+        yield Finding(
+            code="mysql.read-only",
+            severity=Severity.CRITICAL,
+            what="The server is read-only: it is a replica, or was set so.",
+            why="A relay cannot own lanes or record a delivery there.",
+            fix="Point the store URL at the primary, or set read_only to off.",
+        )
+    if facts.engines:
+        yield Finding(
+            code="mysql.not-transactional",
+            severity=Severity.CRITICAL,
+            what=f"Tables without transactions: {', '.join(facts.engines)}.",
+            why="A message would be there although its business data was rolled back.",
+            fix="Convert them with `alter table … engine = InnoDB`.",
+        )
+
+
+def _check_durability(facts: MariadbFacts) -> Iterator[Finding]:
+    if facts.flush_at_commit != 1:
+        yield Finding(
+            code="mysql.commits-not-awaited",
+            severity=Severity.WARNING,
+            what=f"innodb_flush_log_at_trx_commit is {facts.flush_at_commit}: commits do not wait for the disk.",
+            why="A crash of the machine takes the last commits back, messages among them.",
+            fix="Set innodb_flush_log_at_trx_commit to 1.",
+        )
+    if facts.binary_log and facts.sync_binlog != 1:
+        yield Finding(
+            code="mysql.binary-log-not-awaited",
+            severity=Severity.INFO,
+            what=f"sync_binlog is {facts.sync_binlog}: commits do not wait for the binary log.",
+            why="After a crash of the machine replicas may miss messages that the primary has, or have others.",
+            fix="Set sync_binlog to 1 if a replica may ever take the primary's place.",
+        )
+
+
+def _check_order(facts: MariadbFacts) -> Iterator[Finding]:
+    if facts.id_steps > 1:
+        yield Finding(
+            code="mysql.several-writers",
+            severity=Severity.WARNING,
+            what=f"auto_increment_increment is {facts.id_steps}: several servers take writes.",
+            why="Ids of different servers do not follow each other in time, so messages of one key written on two "
+            "servers may be delivered out of order.",
+            fix="Send all writers of the outbox to one server, as Galera's and group replication's guides advise too.",
+        )
+
+
+def _check_age(facts: MariadbFacts, long: timedelta) -> Iterator[Finding]:
+    if facts.longest is not None and facts.longest >= long:
+        yield Finding(
+            code="mysql.long-transaction",
+            severity=Severity.WARNING,
+            what=f"A transaction has been open for {facts.longest // timedelta(minutes=1)} minutes.",
+            why="What was deleted since it began cannot be removed, and every read has to pass over it.",
+            fix="Find it in information_schema.innodb_trx, and end it.",
+        )

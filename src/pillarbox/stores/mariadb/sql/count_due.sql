@@ -1,9 +1,0 @@
--- How many messages of a destination wait for a time, looking at no more than so many.
-select destination, topic,
-       case when id in (select claimed.id from pillarbox_claim
-                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
-       available_at <= %(now)s as due, count(*), min(available_at)
-  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
-         where destination = %(destination)s and waits in ('deferred', 'retry')
-         limit %(limit)s) as looked_at
- group by destination, topic, state, due

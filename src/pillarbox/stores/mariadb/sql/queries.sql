@@ -1,0 +1,150 @@
+-- name: find_pending
+-- Open messages that are in no relay's hands, with or without the parked ones.
+select id, message_id, destination, `partition`, kind, type, topic, `key`,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
+  from pillarbox_outbox
+ where not waits <=> 'held' and (:parked or not waits <=> 'parked')
+   and id not in (select claimed.id from pillarbox_claim cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) /* where */
+ order by id
+ limit :limit
+
+-- name: find_tried
+-- Pending messages that were tried before: never fresh, so through the index of those that wait, not looking at more
+-- than so many of them.
+select id, message_id, destination, `partition`, kind, type, topic, `key`,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
+  from pillarbox_outbox
+ where id in (select id from (
+           select id, attempts from pillarbox_outbox where waits in ('deferred', 'retry', 'parked') limit 100000
+       ) as waiting where attempts > 0)
+   and waits <> 'held' and (:parked or waits <> 'parked')
+   and id not in (select claimed.id from pillarbox_claim
+                   cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) /* where */
+ order by id
+ limit :limit
+
+-- name: find_sending
+-- Messages in a relay's hands: found through the claims.
+select id, message_id, destination, `partition`, kind, type, topic, `key`,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'sending'
+  from pillarbox_outbox
+ where not waits <=> 'held' and id in (select claimed.id from pillarbox_claim cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) /* where */
+ order by id
+ limit :limit
+
+-- name: find_held
+-- Failed messages that block their key: few, and never among the fresh ones.
+select id, message_id, destination, `partition`, kind, type, topic, `key`,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'failed'
+  from pillarbox_outbox
+ where waits = 'held' /* where */
+ order by id
+ limit :limit
+
+-- name: find_delivered
+-- Delivered messages, most of the history: read by id instead of collected by status and sorted.
+select id, message_id, destination, `partition`, kind, type, topic, `key`,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, null, attempts, last_error, status_at, status
+  from pillarbox_history force index for order by (primary)
+ where status = 'delivered' /* where */
+ order by id
+ limit :limit
+
+-- name: open_destinations
+-- The destinations that have open messages.
+select distinct destination from pillarbox_outbox where waits is null
+union select distinct destination from pillarbox_outbox where waits = 'deferred'
+union select distinct destination from pillarbox_outbox where waits = 'retry'
+union select distinct destination from pillarbox_outbox where waits = 'parked'
+union select distinct destination from pillarbox_outbox where waits = 'held'
+
+-- name: count_fresh
+-- How many fresh messages a destination has, looking at no more than so many.
+select destination, topic,
+       case when id in (select claimed.id from pillarbox_claim
+                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
+       1 as due, count(*), min(created_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits is null
+         limit :limit) as looked_at
+ group by destination, topic, state, due
+
+-- name: count_due
+-- How many messages of a destination wait for a time, looking at no more than so many.
+select destination, topic,
+       case when id in (select claimed.id from pillarbox_claim
+                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
+       available_at <= :now as due, count(*), min(available_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits in ('deferred', 'retry')
+         limit :limit) as looked_at
+ group by destination, topic, state, due
+
+-- name: count_blocked
+-- How many messages of a destination wait behind another or for a person, looking at no more than so many.
+select destination, topic,
+       case when waits = 'held' then 'failed' when id in (select claimed.id from pillarbox_claim
+                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
+       1 as due, count(*), min(created_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits in ('parked', 'held')
+         limit :limit) as looked_at
+ group by destination, topic, state, due
+
+-- name: count_closed
+-- How many messages ended in each way, looking at no more than the latest so many of each.
+(select destination, topic, status, 1, count(*), min(status_at)
+   from (select destination, topic, status, status_at from pillarbox_history where status = 'delivered'
+          order by status_at desc, id desc limit :limit) as latest
+  group by destination, topic, status)
+union all
+(select destination, topic, status, 1, count(*), min(status_at)
+   from (select destination, topic, status, status_at from pillarbox_history where status = 'failed'
+          order by status_at desc, id desc limit :limit) as latest
+  group by destination, topic, status)
+union all
+(select destination, topic, status, 1, count(*), min(status_at)
+   from (select destination, topic, status, status_at from pillarbox_history where status = 'skipped'
+          order by status_at desc, id desc limit :limit) as latest
+  group by destination, topic, status)
+union all
+(select destination, topic, status, 1, count(*), min(status_at)
+   from (select destination, topic, status, status_at from pillarbox_history where status = 'discarded'
+          order by status_at desc, id desc limit :limit) as latest
+  group by destination, topic, status)
+
+-- name: oldest_due
+-- When the longest waiting message of each destination was due: one probe per lane and reason to wait. What is parked
+-- waits for another message, and does not count.
+with recursive lane (number) as (
+    select 0 union all select number + 1 from lane where number < 63
+), due (destination, at) as (
+    select place.destination,
+           (select o.created_at from pillarbox_outbox as o
+             where o.waits is null and o.destination = place.destination and o.`partition` = lane.number
+               and o.available_at is null
+             order by o.id limit 1)
+      from (select distinct destination from pillarbox_outbox where waits is null) as place cross join lane
+    union all
+    select place.destination,
+           (select o.available_at from pillarbox_outbox as o
+             where o.waits = place.waits and o.destination = place.destination and o.`partition` = lane.number
+               and o.available_at <= :now
+             order by o.available_at limit 1)
+      from (select distinct waits, destination from pillarbox_outbox where waits in ('deferred', 'retry')) as place
+     cross join lane
+)
+select destination, min(at) from due where at is not null group by destination
+
+-- name: claims_old
+-- Batches that have been in a relay's hands for long, oldest first.
+select relay_id, claimed_at, message_ids, strikes
+  from pillarbox_claim
+ where claimed_at <= :now - :older_than and json_length(message_ids) > 0
+ order by claimed_at
+ limit :limit

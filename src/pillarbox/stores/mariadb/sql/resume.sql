@@ -1,2 +1,0 @@
--- Starts a destination again.
-delete from pillarbox_destination where destination = %(destination)s

@@ -1,2 +1,0 @@
--- Which version the tables are of.
-select max(version) from pillarbox_schema

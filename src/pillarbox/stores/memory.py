@@ -1,0 +1,1004 @@
+"""Memory store: the reference that other stores are compared with, and what simulations and tests run on.
+
+`MemoryStore` is a connection, `MemoryTransaction` writes messages, `MemoryData` holds the tables. Transactions have
+ids and snapshots as in PostgreSQL, so that rows which become visible late can be tested without a server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice, zip_longest
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from pillarbox.clock import Clock, SystemClock
+from pillarbox.contracts.store import (
+    Action,
+    Activity,
+    BlockedKey,
+    BulkResult,
+    Claim,
+    Count,
+    Cursor,
+    FailedOutcome,
+    Fence,
+    InboxFailure,
+    InboxSelection,
+    JournalEntry,
+    Lane,
+    OpenClaim,
+    Pause,
+    ReadResult,
+    RecoveredClaim,
+    Registry,
+    RelayInfo,
+    Sample,
+    Selection,
+    Settlement,
+    StoreFeatures,
+    Wakeups,
+)
+from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Insert, Start, TakeRedriven
+from pillarbox.errors import Fenced, NotInTransaction, StoreUnavailable
+from pillarbox.message import Message, State, Waits
+from pillarbox.stores.operations import Keep, build_inbox_entry, eligible_states, explain_empty_batch
+
+__all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
+
+T = TypeVar("T")
+
+InboxKey = tuple[str, str, str]
+"""Consumer, source, message id."""
+
+_BY_ID: Final = attrgetter("id")
+_BY_TIME: Final = attrgetter("available_at", "id")
+_TIMED: Final = (Waits.DEFERRED, Waits.RETRY)
+_BLOCKING: Final = (Waits.RETRY, Waits.PARKED, Waits.HELD)
+
+
+class MemoryStore:
+    """`Store` in plain data structures: no I/O, no waiting, nothing random, gone with the process.
+
+    Stores given the same `data` are connections to one database; each method is one transaction because none of
+    them ever suspends. Messages are written through `transaction()`.
+    """
+
+    features: Final = StoreFeatures(name="memory", late_rows=True, notifies=False, shared=False, skips_keys=True)
+
+    def __init__(self, data: MemoryData | None = None, *, clock: Clock | None = None, keep: Keep = "full") -> None:
+        self._data = MemoryData() if data is None else data
+        self._clock = SystemClock() if clock is None else clock
+        self._keep = keep
+        self._session = object()
+
+    @property
+    def data(self) -> MemoryData:
+        """The tables, for another store to share."""
+        return self._data
+
+    async def open(self) -> None:
+        self._session = object()
+
+    async def close(self) -> None:
+        self._session = object()
+
+    async def now(self) -> datetime:
+        return self._clock.now()
+
+    def transaction(self) -> MemoryTransaction:
+        """Begin a transaction to write messages in: `with store.transaction() as tx`, or commit it by hand."""
+        return MemoryTransaction(self._data, clock=self._clock)
+
+    # --- reading ---
+
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        if cursor is None or cursor.session is not self._session:
+            cursor = Cursor(session=self._session)
+        lanes = [self._rows_in_lanes(destination, [partition], (None,)) for partition in partitions]
+        above = [[row for row in lane if row.id > cursor.low.get(row.partition, 0)] for lane in lanes]
+        fresh = [[row for row in lane if row.key not in cursor.skip] for lane in above]
+        late = [row for lane in lanes for row in lane if self._is_late(row, cursor)]
+        messages = sorted([*_take_turns(fresh, limit), *late], key=_BY_ID)
+        advanced = self._advance(cursor, partitions, messages)
+        complete = _complete_lanes(partitions, fresh, advanced)
+        # Keys that were skipped are passed over for good: the mark of a lane read to its end stands above them.
+        ends = {lane: rows[-1].id for lane, rows in zip(partitions, above, strict=True) if rows and lane in complete}
+        return ReadResult(messages, replace(advanced, low={**advanced.low, **ends}), complete)
+
+    def _is_late(self, row: Message, cursor: Cursor) -> bool:
+        """Return whether the row is below the mark, and was invisible when the mark passed it."""
+        passed = row.id <= cursor.low.get(row.partition, 0)
+        snapshot = cursor.snapshot
+        return passed and isinstance(snapshot, Snapshot) and not snapshot.sees(self._data.transactions.writer(row.id))
+
+    def _advance(self, cursor: Cursor, partitions: Sequence[int], messages: Sequence[Message]) -> Cursor:
+        """Return marks for the lanes just read and no others: the snapshot is true of these alone."""
+        low = {partition: cursor.low[partition] for partition in partitions if partition in cursor.low}
+        for message in messages:
+            low[message.partition] = max(message.id, low.get(message.partition, 0))
+        return Cursor(low, self._data.transactions.snapshot(), self._session)
+
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        now, skipped = self._clock.now(), set(skip)
+        timed = self._rows_in_lanes(destination, partitions, _TIMED)
+        due = [row for row in timed if _known(row.available_at) <= now and row.id not in skipped]
+        return sorted(due, key=_BY_TIME)[:limit]
+
+    async def read_key(
+        self, destination: str, *, partition: int, key: str, after: int, limit: int
+    ) -> Sequence[Message]:
+        blocked = self._rows_in_lanes(destination, [partition], _BLOCKING)
+        return [row for row in blocked if row.key == key and row.id > after][:limit]
+
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        fronts: dict[tuple[int, str], Waits] = {}
+        for row in self._rows_in_lanes(destination, partitions, _BLOCKING):
+            if row.key is not None and row.waits is not None:
+                fronts.setdefault((row.partition, row.key), row.waits)
+        return [BlockedKey(partition, key, front) for (partition, key), front in fronts.items()]
+
+    async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
+        timed = self._rows_in_lanes(destination, partitions, _TIMED)
+        return min((_known(row.available_at) for row in timed), default=None)
+
+    def _rows_in_lanes(
+        self, destination: str, partitions: Sequence[int], waits: Sequence[Waits | None]
+    ) -> Sequence[Message]:
+        rows = self._data.open
+        return [row for lane in partitions for row in rows.in_lane(destination, lane) if row.waits in waits]
+
+    # --- claims ---
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+        self._check_fence(fence)
+        if claim.message_ids:
+            self._data.claims.setdefault((fence.relay_id, claim.number), claim)
+            self._data.claimed_at[fence.relay_id, claim.number] = self._clock.now()
+        for row in self._open_in_fence(fence, park):
+            if row.waits in (None, Waits.DEFERRED):
+                self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        for failure in settlement.failures:
+            failure.check()
+        self._check_fence(fence)
+        for row in self._open_in_fence(fence, settlement.delivered):
+            self._deliver(row)
+        for failure in settlement.failures:
+            for row in self._open_in_fence(fence, [failure.message_id]):
+                self._record_failure(row, failure, by=fence.relay_id)
+        self._trim_claims(fence.relay_id, settlement)
+
+    def _check_fence(self, fence: Fence) -> None:
+        """Raise `Fenced` with the lanes that are not this relay's at this epoch."""
+        lanes = self._data.lanes
+        lost = [
+            partition
+            for partition, epoch in fence.epochs.items()
+            if lanes.get((fence.destination, partition)) != LaneRow(fence.relay_id, epoch)
+        ]
+        if lost:
+            raise Fenced(fence.destination, lost)
+
+    def _open_in_fence(self, fence: Fence, ids: Iterable[int]) -> Sequence[Message]:
+        """Return the messages that are open and in the lanes of the fence: a repeated settlement finds none."""
+        rows = [row for id in ids if (row := self._data.open.get(id)) is not None]
+        return [row for row in rows if row.destination == fence.destination and row.partition in fence.epochs]
+
+    def _deliver(self, row: Message) -> None:
+        closed = replace(row, state=State.DELIVERED, waits=None, status_at=self._clock.now())
+        if self._keep == "off":
+            self._data.open.drop(row.id)
+        elif self._keep == "no-payload":
+            self._data.put(replace(closed, payload=b"", payload_kept=False))
+        else:
+            self._data.put(closed)
+
+    def _record_failure(self, row: Message, failure: FailedOutcome, *, by: UUID) -> None:
+        now = self._clock.now()
+        self._data.put(_apply_failure(row, failure, now))
+        action = failure.action
+        if action is not None:
+            self._data.journal.append(
+                JournalEntry(
+                    message_id=row.message_id, destination=row.destination, action=action, at=now, by=str(by),
+                    attempt=failure.attempts, error=failure.error, detail=failure.detail,
+                )
+            )  # fmt: skip
+
+    def _trim_claims(self, relay_id: UUID, settlement: Settlement) -> None:
+        failed = (failure.message_id for failure in settlement.failures)
+        settled = {*settlement.delivered, *failed, *settlement.returned}
+        for number in settlement.touched:
+            self._data.remove_from_claim(relay_id, number, settled)
+        for number in settlement.finished:
+            self._data.claims.pop((relay_id, number), None)
+
+    # --- membership ---
+
+    async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        now = self._clock.now()
+        known = self._data.relays.get(relay.relay_id)
+        started_at = now if known is None else known.started_at
+        self._data.relays[relay.relay_id] = replace(relay, started_at=started_at, expires_at=now + lease)
+
+    async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
+        now = self._clock.now()
+        relay = self._data.relays.get(relay_id)
+        if relay is None or _known(relay.expires_at) <= now:
+            return False
+        self._data.relays[relay_id] = replace(relay, expires_at=now + lease, reachable=reachable, asleep=asleep)
+        return True
+
+    async def registry(self, *, lease: timedelta) -> Registry:
+        live = self._live_relays(lease)
+        owners: dict[str, dict[int, UUID]] = defaultdict(dict)
+        for (destination, partition), lane in self._data.lanes.items():
+            if lane.owner is not None and lane.owner in live:
+                owners[destination][partition] = lane.owner
+        return Registry(self._clock.now(), [live[relay_id] for relay_id in sorted(live)], dict(owners))
+
+    async def take(
+        self,
+        relay_id: UUID,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        lease: timedelta,
+        claim_number: int,
+    ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        live = self._live_relays(lease).keys() - {relay_id}
+        lanes = [
+            self._take_lane(relay_id, destination, partition)
+            for partition in partitions
+            if self._owner(destination, partition) not in live
+        ]
+        return lanes, self._recover_claims(relay_id, lanes, claim_number)
+
+    def _live_relays(self, lease: timedelta) -> Mapping[UUID, RelayInfo]:
+        """Return relays that have not expired. An expiry beyond one lease was written by a wrong clock."""
+        now = self._clock.now()
+        return {id: relay for id, relay in self._data.relays.items() if now < _known(relay.expires_at) <= now + lease}
+
+    def _owner(self, destination: str, partition: int) -> UUID | None:
+        return self._data.lanes.get((destination, partition), LaneRow()).owner
+
+    def _take_lane(self, relay_id: UUID, destination: str, partition: int) -> Lane:
+        before = self._data.lanes.get((destination, partition), LaneRow())
+        if before.owner is not None and before.owner != relay_id:
+            self._data.relays.pop(before.owner, None)
+        self._data.lanes[destination, partition] = LaneRow(relay_id, before.epoch + 1)
+        return Lane(destination, partition, before.epoch + 1)
+
+    def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
+        """Move what any relay has claimed in these lanes into claims of this one.
+
+        They are returned with one strike more than the new claims record: until the relay claims them anew, none of
+        them is under way, and its death would prove nothing about them.
+        """
+        rows: dict[int, Message] = {}
+        strikes: dict[int, int] = {}
+        taken = {(lane.destination, lane.partition) for lane in lanes}
+        for (holder, number), claim in list(self._data.claims.items()):
+            moved = {row.id: row for row in self._open_messages(claim) if (row.destination, row.partition) in taken}
+            rows |= moved
+            strikes |= {id: max(claim.strikes + 1, strikes.get(id, 0)) for id in moved}
+            self._data.remove_from_claim(holder, number, set(moved))
+        recovered = _group_by_strikes(rows, strikes, first=claim_number)
+        for one in recovered:
+            self._data.claims[relay_id, one.claim.number] = replace(one.claim, strikes=one.claim.strikes - 1)
+            self._data.claimed_at[relay_id, one.claim.number] = self._clock.now()
+        return recovered
+
+    def _open_messages(self, claim: Claim) -> Sequence[Message]:
+        return [row for id in claim.message_ids if (row := self._data.open.get(id)) is not None]
+
+    async def release(self, fence: Fence) -> None:
+        for partition, epoch in fence.epochs.items():
+            if self._data.lanes.get((fence.destination, partition)) == LaneRow(fence.relay_id, epoch):
+                self._release_lane(fence.relay_id, fence.destination, partition)
+
+    def _release_lane(self, relay_id: UUID, destination: str, partition: int) -> None:
+        lane = self._data.lanes[destination, partition]
+        self._data.lanes[destination, partition] = LaneRow(None, lane.epoch)
+        in_lane = {row.id for row in self._data.open.in_lane(destination, partition)}
+        for holder, number in list(self._data.claims):
+            if holder == relay_id:
+                self._data.remove_from_claim(holder, number, in_lane)
+
+    async def leave(self, relay_id: UUID) -> None:
+        for (destination, partition), lane in list(self._data.lanes.items()):
+            if lane.owner == relay_id:
+                self._data.lanes[destination, partition] = LaneRow(None, lane.epoch)
+        for holder, number in list(self._data.claims):
+            if holder == relay_id:
+                del self._data.claims[holder, number]
+        self._data.relays.pop(relay_id, None)
+
+    async def forget(self, *, stale_after: timedelta) -> int:
+        now = self._clock.now()
+        stale = [id for id, relay in self._data.relays.items() if now - _known(relay.expires_at) >= stale_after]
+        for relay_id in stale:
+            del self._data.relays[relay_id]
+        for (holder, number), claim in list(self._data.claims.items()):
+            if holder not in self._data.relays and not self._open_messages(claim):
+                del self._data.claims[holder, number]
+        return len(stale)
+
+    @asynccontextmanager
+    async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:
+        self._data.on_commit.append(wake)
+        try:
+            yield _Listener()
+        finally:
+            self._data.on_commit.remove(wake)
+
+    # --- operations ---
+
+    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+        states = eligible_states(Action.REDRIVEN, selection, to=to)
+
+        def change(message: Message) -> Message:
+            return self._reopen(message, to=to)
+
+        return self._change_messages(Action.REDRIVEN, selection, states, change, by=by, limit=limit)
+
+    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+        states = eligible_states(Action.REPLAYED, selection)
+        return self._change_messages(Action.REPLAYED, selection, states, self._reopen, by=by, limit=limit)
+
+    async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
+        states = eligible_states(Action.DISCARDED, selection)
+
+        def change(message: Message) -> Message:
+            return replace(message, state=State.DISCARDED, waits=None, last_error=reason, status_at=self._clock.now())
+
+        return self._change_messages(Action.DISCARDED, selection, states, change, by=by, limit=limit, reason=reason)
+
+    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+        states = eligible_states(Action.DEFERRED, selection)
+
+        def change(message: Message) -> Message | None:
+            if message.waits is Waits.PARKED:
+                return None
+            return replace(message, waits=Waits.RETRY, available_at=until.astimezone(UTC), status_at=self._clock.now())
+
+        return self._change_messages(Action.DEFERRED, selection, states, change, by=by, limit=limit)
+
+    def _reopen(self, message: Message, *, to: str | None = None) -> Message:
+        """Let a message wait as a retry that is due. As a fresh one it would be missed: relays read past its id."""
+        now = self._clock.now()
+        return replace(
+            message, destination=to or message.destination, state=State.PENDING, waits=Waits.RETRY, available_at=now,
+            attempts=0, status_at=now,
+        )  # fmt: skip
+
+    def _change_messages(
+        self,
+        action: Action,
+        selection: Selection,
+        states: Sequence[State],
+        change: Callable[[Message], Message | None],
+        *,
+        by: str,
+        limit: int,
+        reason: str | None = None,
+    ) -> BulkResult:
+        """Change the first of the selected messages in these states; `change` returns None to leave one alone."""
+        selected = [message for message in self._data.messages() if _matches(message, selection)]
+        able = [(m, changed) for m in selected if m.state in states and (changed := change(m)) is not None][:limit]
+        if not able:
+            return self._refuse(action, selection)
+        kept = [(message, changed) for message, changed in able if message.payload_kept]
+        for message, changed in kept:
+            self._data.put(changed)
+            self._record_operation(message, action, by=by, reason=reason)
+        return BulkResult(len(kept), able[-1][0].id, len(able) - len(kept))
+
+    def _refuse(self, action: Action, selection: Selection) -> BulkResult:
+        if selection.after:
+            # The last page of several: what the earlier ones moved is no longer eligible, and that is no error.
+            return BulkResult(0, selection.after)
+        named = Selection(ids=selection.ids, message_ids=selection.message_ids)
+        found = [(message.id, message.state) for message in self._data.messages() if _matches(message, named)]
+        return explain_empty_batch(selection, found, action)
+
+    def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
+        self._data.journal.append(
+            JournalEntry(
+                message_id=message.message_id, destination=message.destination, action=action, at=self._clock.now(),
+                by=by, error=reason,
+            )
+        )  # fmt: skip
+
+    async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
+        now = self._clock.now()
+        closed = [row for row in self._data.history.values() if row.state is state]
+        old = [row for row in closed if now - _known(row.status_at) >= older_than]
+        return self._delete_closed(sorted(old, key=attrgetter("status_at", "id"))[:limit])
+
+    async def purge_ids(self, ids: Sequence[int]) -> int:
+        return self._delete_closed([row for id in set(ids) if (row := self._data.history.get(id)) is not None])
+
+    def _delete_closed(self, rows: Sequence[Message]) -> int:
+        gone = {(row.message_id, row.destination) for row in rows}
+        for row in rows:
+            del self._data.history[row.id]
+        self._data.journal[:] = [one for one in self._data.journal if (one.message_id, one.destination) not in gone]
+        return len(rows)
+
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        now = self._clock.now()
+        entry = JournalEntry(message_id=None, destination="*", action=action, at=now, by=by, detail=detail)
+        self._data.journal.append(entry)
+
+    async def pause(self, destination: str, *, by: str, reason: str) -> None:
+        if destination not in self._data.pauses:
+            now = self._clock.now()
+            self._data.pauses[destination] = Pause(destination=destination, by=by, at=now, reason=reason)
+            self._note_destination(destination, Action.PAUSED, by=by, reason=reason)
+
+    async def resume(self, destination: str, *, by: str) -> bool:
+        if self._data.pauses.pop(destination, None) is None:
+            return False
+        self._note_destination(destination, Action.RESUMED, by=by)
+        return True
+
+    def _note_destination(self, destination: str, action: Action, *, by: str, reason: str | None = None) -> None:
+        now = self._clock.now()
+        entry = JournalEntry(message_id=None, destination=destination, action=action, at=now, by=by, error=reason)
+        self._data.journal.append(entry)
+
+    async def pauses(self) -> Sequence[Pause]:
+        return [self._data.pauses[destination] for destination in sorted(self._data.pauses)]
+
+    # --- inbox ---
+
+    async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
+        return [
+            InboxFailure(
+                consumer=key[0], source=key[1], message_id=key[2], attempts=row.attempts, error=row.last_error,
+                failed_at=row.status_at, content=row.message or b"",
+            )
+            for key, row in self._failed_inbox_rows(selection, limit)
+        ]  # fmt: skip
+
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+        def change(row: InboxRow) -> InboxRow:
+            return replace(row, status="started", attempts=0, status_at=self._clock.now())
+
+        return self._change_inbox(selection, limit, change, Action.REDRIVEN, by=by)
+
+    async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
+        def change(row: InboxRow) -> InboxRow:
+            return replace(row, status="done", last_error=reason, message=None, status_at=self._clock.now())
+
+        return self._change_inbox(selection, limit, change, Action.DISCARDED, by=by, reason=reason)
+
+    def _change_inbox(
+        self,
+        selection: InboxSelection,
+        limit: int,
+        change: Callable[[InboxRow], InboxRow],
+        action: Action,
+        *,
+        by: str,
+        reason: str | None = None,
+    ) -> int:
+        rows = self._failed_inbox_rows(selection, limit)
+        for key, row in rows:
+            self._data.inbox[key] = change(row)
+            entry = build_inbox_entry(*key, action=action, by=by, at=self._clock.now(), reason=reason)
+            self._data.journal.append(entry)
+        return len(rows)
+
+    def _failed_inbox_rows(self, selection: InboxSelection, limit: int) -> list[tuple[InboxKey, InboxRow]]:
+        """Return the selected failures, longest failed first."""
+        failed = [
+            (key, row)
+            for key, row in self._data.inbox.items()
+            if row.status == "failed"
+            and selection.consumer in (None, key[0])
+            and (selection.message_ids is None or key[2] in selection.message_ids)
+            and (selection.error is None or selection.error.casefold() in (row.last_error or "").casefold())
+        ]
+        return sorted(failed, key=lambda one: (one[1].status_at, one[0]))[:limit]
+
+    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+        now = self._clock.now()
+        done = [(key, row) for key, row in self._data.inbox.items() if row.status == "done"]
+        old = [(row.status_at, key) for key, row in done if now - row.status_at >= older_than]
+        gone = [key for _, key in sorted(old)[:limit]]
+        for key in gone:
+            del self._data.inbox[key]
+        return len(gone)
+
+    # --- queries ---
+
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        found = [message for message in self._data.messages() if _matches(message, selection)][:limit]
+        return found if payloads else [replace(message, payload=b"") for message in found]
+
+    async def count(self, selection: Selection) -> int:
+        return sum(_matches(message, selection) for message in self._data.messages())
+
+    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+        entries = [entry for entry in self._data.journal if message_id is None or entry.message_id == message_id]
+        return entries[max(0, len(entries) - limit) :]
+
+    async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
+        groups: dict[tuple[str, str, State, bool], list[datetime]] = defaultdict(list)
+        now = self._clock.now()
+        for message in self._data.messages():
+            at = _waits_since(message)
+            due = message.waits not in _TIMED or at <= now
+            groups[message.destination, message.topic, message.state, due].append(at)
+        return [
+            Count(
+                destination=destination, topic=topic, state=state, due=due, count=len(ats[:limit]), oldest_at=min(ats),
+                more=len(ats) >= limit,
+            )
+            for (destination, topic, state, due), ats in sorted(groups.items())
+        ]  # fmt: skip
+
+    async def oldest_due(self) -> Mapping[str, datetime]:
+        now, oldest = self._clock.now(), dict[str, datetime]()
+        for message in self._data.messages():
+            at = _waits_since(message)
+            if not message.state.is_closed and message.waits is not Waits.PARKED and at <= now:
+                oldest[message.destination] = min(at, oldest.get(message.destination, at))
+        return oldest
+
+    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
+        since = self._clock.now() - window
+        closed = [one for one in self._data.messages() if one.state is State.DELIVERED]
+        delivered = [one for one in closed if _known(one.status_at) >= since]
+        delivered.sort(key=attrgetter("status_at", "id"), reverse=True)
+        failed = [entry for entry in self._data.journal if entry.action == Action.ATTEMPT_FAILED and entry.at >= since]
+        return Activity(
+            delivered=[_sample_delivery(one) for one in delivered[:limit]],
+            attempts_failed=Counter(entry.destination for entry in failed[-limit:]),
+            complete=len(delivered) <= limit and len(failed) <= limit,
+        )
+
+    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+        before, claimed_at = self._clock.now() - older_than, self._data.claimed_at
+        old = [
+            OpenClaim(relay_id=key[0], claimed_at=claimed_at[key], message_ids=claim.message_ids, strikes=claim.strikes)
+            for key, claim in self._data.claims.items()
+            if claimed_at[key] <= before and claim.message_ids
+        ]
+        return sorted(old, key=lambda claim: claim.claimed_at)[:limit]
+
+
+class _Listener:
+    is_listening: Final = True
+
+
+def _known(value: T | None) -> T:
+    """Return a value that every stored row has; the types allow None for what was not stored yet."""
+    assert value is not None  # noqa: S101
+    return value
+
+
+def _take_turns(lanes: Sequence[Sequence[Message]], limit: int) -> Iterator[Message]:
+    """Yield the first of each lane, then the second of each, until there are enough."""
+    return islice((row for turn in zip_longest(*lanes) for row in turn if row is not None), limit)
+
+
+def _complete_lanes(partitions: Sequence[int], fresh: Sequence[Sequence[Message]], cursor: Cursor) -> frozenset[int]:
+    """Return the lanes whose last fresh message is not above their mark."""
+    ends = zip(partitions, fresh, strict=True)
+    return frozenset(lane for lane, rows in ends if not rows or rows[-1].id <= cursor.low.get(lane, 0))
+
+
+def _apply_failure(row: Message, failure: FailedOutcome, now: datetime) -> Message:
+    """Return the row after the failure. A closed one keeps the time it was due; a held or parked one has none."""
+    due_at = now + (failure.delay or timedelta(0)) if failure.waits in _TIMED else None
+    return replace(
+        row,
+        state=failure.state,
+        waits=failure.waits,
+        attempts=failure.attempts,
+        last_error=row.last_error if failure.error is None else failure.error,
+        available_at=row.available_at if failure.state.is_closed else due_at,
+        status_at=now,
+    )
+
+
+def _group_by_strikes(
+    rows: Mapping[int, Message], strikes: Mapping[int, int], *, first: int
+) -> Sequence[RecoveredClaim]:
+    """Build one claim per count of strikes, its messages by id."""
+    recovered = []
+    for number, count in enumerate(sorted(set(strikes.values())), start=first):
+        group = [rows[id] for id in sorted(rows) if strikes[id] == count]
+        recovered.append(RecoveredClaim(Claim(number, [row.id for row in group], count), group))
+    return recovered
+
+
+def _matches(message: Message, selection: Selection) -> bool:
+    """Return whether every condition that is set holds for the message, in the state that operators see."""
+    created_at, status_at = _known(message.created_at), _known(message.status_at)
+    return (
+        message.id > selection.after
+        and (selection.ids is None or message.id in selection.ids)
+        and (selection.message_ids is None or message.message_id in selection.message_ids)
+        and (selection.states is None or message.state in selection.states)
+        and selection.destination in (None, message.destination)
+        and selection.topic in (None, message.topic)
+        and selection.type in (None, message.type)
+        and selection.key in (None, message.key)
+        and selection.correlation_id in (None, message.correlation_id)
+        and (selection.error is None or selection.error.lower() in (message.last_error or "").lower())
+        and (selection.min_attempts is None or message.attempts >= selection.min_attempts)
+        and (selection.since is None or created_at >= selection.since)
+        and (selection.until is None or created_at < selection.until)
+        and (selection.changed_before is None or status_at < selection.changed_before)
+    )
+
+
+def _waits_since(message: Message) -> datetime:
+    """Return when an open message was or will be due, or when a closed one was closed."""
+    if message.state.is_closed and message.waits is None:
+        return _known(message.status_at)
+    return _known(message.available_at if message.waits in _TIMED else message.created_at)
+
+
+def _sample_delivery(message: Message) -> Sample:
+    due, delivered_at = _known(message.created_at), _known(message.status_at)
+    if message.attempts == 0 and message.available_at is not None:
+        due = max(due, message.available_at)
+    return Sample(
+        destination=message.destination,
+        topic=message.topic,
+        latency=max(delivered_at - due, timedelta(0)),
+        end_to_end=delivered_at - message.event_time,
+        at=delivered_at,
+    )
+
+
+class MemoryTransaction:
+    """Transaction to write messages in, which is its own `Writer`.
+
+    Ids are drawn at the insert and become visible at the commit, in whatever order. As a context manager, sync or
+    async, it commits at the end of the block and rolls back on an exception. After either, writing is
+    `NotInTransaction`. What another open transaction locks is `StoreUnavailable` instead of a wait, because nothing
+    waits here: trying again later is right.
+    """
+
+    def __init__(self, data: MemoryData, *, clock: Clock) -> None:
+        self._data = data
+        self._clock = clock
+        self._tx: int | None = None
+        self._rows: list[Message] = []
+        self._accepted: dict[InboxKey, InboxRow] = {}
+        self._ended = False
+
+    def insert(self, batch: Insert) -> None:
+        """Write the rows, visible when this commits."""
+        tx = self._begin()
+        if batch.serialize_keys:
+            for key in sorted({message.key for message in batch.messages if message.key is not None}):
+                self._lock(("key", key), f"key {key}")
+        now = self._clock.now()
+        self._rows += [self._build_row(message, tx, now, batch.delay) for message in batch.messages]
+
+    def execute(self, command: InboxCommand[T]) -> T:
+        """Execute an inbox command and return its result."""
+        self._begin()
+        # Each branch gives what its command results in; mypy cannot follow that from the class to the parameter.
+        return cast("T", self._apply(command))
+
+    def _apply(self, command: InboxCommand[Any]) -> object:
+        match command:
+            case TakeRedriven():
+                return self._take_redriven(command)
+            case Forget():
+                return self._forget(command)
+            case Accept() | Start() | Fail():
+                key = (command.consumer, command.source, command.message_id)
+                self._lock(("inbox", key), f"message {command.message_id} for consumer {command.consumer}")
+                row = self._accepted.get(key) or self._data.inbox.get(key)
+                self._accepted[key], result = _apply_inbox_command(row, command, self._clock.now())
+                return result
+        raise TypeError(f"There is no inbox command {type(command).__name__}.")
+
+    def _take_redriven(self, command: TakeRedriven) -> list[bytes]:
+        rows = sorted(
+            (row.status_at, row.message)
+            for (consumer, _, _), row in {**self._data.inbox, **self._accepted}.items()
+            if consumer == command.consumer and row.status == "started" and row.message is not None
+        )
+        return [message for _, message in rows[: command.limit]]
+
+    def _forget(self, command: Forget) -> int:
+        """Delete at once and not at the commit: no command looks for a record outside the window."""
+        before = self._clock.now() - command.older_than
+        old = [
+            key
+            for key, row in self._data.inbox.items()
+            if key[0] == command.consumer and row.status == "done" and row.status_at <= before
+        ][: command.limit]
+        for key in old:
+            del self._data.inbox[key]
+        return len(old)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what the block wrote, and nothing else, when it raises."""
+        rows, accepted = len(self._rows), dict(self._accepted)
+        try:
+            yield
+        except BaseException:
+            del self._rows[rows:]
+            self._accepted = accepted
+            raise
+
+    def commit(self) -> None:
+        """Make everything visible at once."""
+        self._end()
+        for row in self._rows:
+            self._data.open.put(row)
+        self._data.inbox.update(self._accepted)
+        for notify in self._data.on_commit if self._rows else ():
+            notify()
+
+    def rollback(self) -> None:
+        """Drop everything. The ids that were drawn are never used again."""
+        self._end()
+
+    def close(self) -> None:
+        """Roll back what was not committed. Closing twice is harmless."""
+        if not self._ended:
+            self.rollback()
+
+    def _begin(self) -> int:
+        """Return the transaction id. It is drawn before the first row's id, or late rows could not be told apart."""
+        if self._ended:
+            raise NotInTransaction(
+                "This memory transaction has ended, so nothing would be written; open another with store.transaction()."
+            )
+        if self._tx is None:
+            self._tx = self._data.transactions.begin()
+        return self._tx
+
+    def _lock(self, name: object, what: str) -> None:
+        if not self._data.transactions.lock(name, self._begin()):
+            raise StoreUnavailable(f"Another open transaction holds {what}; end that one, then try again.")
+
+    def _build_row(self, message: Message, tx: int, now: datetime, delay: timedelta | None) -> Message:
+        fixed = None if message.available_at is None else message.available_at.astimezone(UTC)
+        available_at = fixed if delay is None else now + delay
+        return replace(
+            message,
+            id=self._data.transactions.draw_id(tx),
+            event_time=message.event_time.astimezone(UTC),
+            created_at=now,
+            available_at=available_at,
+            waits=None if available_at is None else Waits.DEFERRED,
+            attempts=0,
+            last_error=None,
+            status_at=now,
+            state=State.PENDING,
+        )
+
+    def _end(self) -> None:
+        if self._ended:
+            raise NotInTransaction("This memory transaction has ended already; it can be ended only once.")
+        self._ended = True
+        if self._tx is not None:
+            self._data.transactions.end(self._tx)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._ended:
+            self.commit() if kind is None else self.rollback()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def _apply_inbox_command(
+    row: InboxRow | None, command: Accept | Start | Fail, now: datetime
+) -> tuple[InboxRow, bool | int | None]:
+    """Return the row after the command, and the result of the command."""
+    if row is not None and row.status == "done":
+        match command:
+            case Start():
+                return row, 0
+            case Fail():
+                return row, None
+            case _:
+                return replace(row, duplicates=row.duplicates + 1), False
+    match command:
+        case Start():
+            again = row is not None and row.status == "started"
+            row = row or InboxRow("started", now)
+            row = replace(row, status="started", status_at=now, attempts=row.attempts + 1 if again else 1)
+            return row, row.attempts
+        case Fail():
+            return InboxRow("failed", now, command.attempts, 0, command.error, command.message), None
+        case _:
+            return InboxRow("done", now), True
+
+
+class MemoryData:
+    """Tables of one database. Several `MemoryStore`s over one of these are several connections to it."""
+
+    def __init__(self) -> None:
+        self.open = OpenRows()
+        self.history: dict[int, Message] = {}
+        self.claims: dict[tuple[UUID, int], Claim] = {}
+        self.claimed_at: dict[tuple[UUID, int], datetime] = {}
+        self.lanes: dict[tuple[str, int], LaneRow] = {}
+        self.relays: dict[UUID, RelayInfo] = {}
+        self.pauses: dict[str, Pause] = {}
+        self.journal: list[JournalEntry] = []
+        self.inbox: dict[InboxKey, InboxRow] = {}
+        self.transactions = Transactions()
+        self.on_commit: list[Callable[[], None]] = []
+        """Callbacks for a commit that wrote messages."""
+
+    def claimed_ids(self) -> set[int]:
+        """Return the ids that any relay has claimed."""
+        return {id for claim in self.claims.values() for id in claim.message_ids}
+
+    def messages(self) -> Iterator[Message]:
+        """Yield every message with the state that operators see, by id."""
+        claimed = self.claimed_ids()
+        for id in sorted([*self.open.ids(), *self.history]):
+            row = self.open.get(id)
+            if row is None:
+                yield self.history[id]
+            elif row.waits is Waits.HELD:
+                yield replace(row, state=State.FAILED)
+            else:
+                yield replace(row, state=State.SENDING) if id in claimed else row
+
+    def put(self, message: Message) -> None:
+        """Write a message where its state belongs: closed ones into the history, all others among the open."""
+        self.open.drop(message.id)
+        self.history.pop(message.id, None)
+        if message.state.is_closed:
+            self.history[message.id] = message
+        else:
+            self.open.put(message)
+
+    def remove_from_claim(self, relay_id: UUID, number: int, ids: set[int]) -> None:
+        """Take ids out of a claim, and delete it when none is left."""
+        claim = self.claims.get((relay_id, number))
+        if claim is None:
+            return
+        left = [id for id in claim.message_ids if id not in ids]
+        if left:
+            self.claims[relay_id, number] = Claim(number, left, claim.strikes)
+        else:
+            del self.claims[relay_id, number]
+
+
+class LaneRow(msgspec.Struct, frozen=True):
+    """Owner of a lane, and how often the lane changed hands."""
+
+    owner: UUID | None = None
+    epoch: int = 0
+
+
+class InboxRow(msgspec.Struct, frozen=True):
+    """Record of one message at one consumer."""
+
+    status: Literal["started", "done", "failed"]
+    status_at: datetime
+    attempts: int = 0
+    duplicates: int = 0
+    last_error: str | None = None
+    message: bytes | None = None
+
+
+class OpenRows:
+    """Open messages by id, with an index by lane so that reading an idle lane costs nothing."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Message] = {}
+        self._lanes: dict[tuple[str, int], dict[int, Message]] = defaultdict(dict)
+
+    def ids(self) -> Iterable[int]:
+        """Return all ids, in no order."""
+        return self._rows.keys()
+
+    def get(self, id: int) -> Message | None:
+        """Return the row if it is open."""
+        return self._rows.get(id)
+
+    def put(self, message: Message) -> None:
+        """Write a row, in place of the one with its id."""
+        self.drop(message.id)
+        self._rows[message.id] = message
+        self._lanes[message.destination, message.partition][message.id] = message
+
+    def drop(self, id: int) -> None:
+        """Remove a row if it is there."""
+        row = self._rows.pop(id, None)
+        if row is not None:
+            del self._lanes[row.destination, row.partition][id]
+
+    def in_lane(self, destination: str, partition: int) -> Sequence[Message]:
+        """Return the rows of one lane, by id."""
+        lane = self._lanes.get((destination, partition))
+        return sorted(lane.values(), key=_BY_ID) if lane else ()
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Transactions that had ended at one moment: all below `xmin`, none from `xmax` on, between them all but `xip`."""
+
+    xmin: int
+    xmax: int
+    xip: frozenset[int]
+
+    def sees(self, tx: int) -> bool:
+        """Return whether what that transaction wrote was visible."""
+        return tx < self.xmin or (tx < self.xmax and tx not in self.xip)
+
+
+class Transactions:
+    """Source of transaction ids and message ids, and the record of which transactions are in progress."""
+
+    def __init__(self) -> None:
+        self._last_tx = 0
+        self._last_ended = 0
+        self._last_id = 0
+        self._running: set[int] = set()
+        self._writers: dict[int, int] = {}
+        self._locks: dict[object, int] = {}
+
+    def begin(self) -> int:
+        """Return a new transaction id, in progress from now on."""
+        self._last_tx += 1
+        self._running.add(self._last_tx)
+        return self._last_tx
+
+    def end(self, tx: int) -> None:
+        """End a transaction by commit or rollback, and free its locks."""
+        self._running.discard(tx)
+        self._last_ended = max(self._last_ended, tx)
+        self._locks = {name: holder for name, holder in self._locks.items() if holder != tx}
+
+    def draw_id(self, tx: int) -> int:
+        """Return the next message id, for a row of this transaction. It is never drawn again, even after a rollback."""
+        self._last_id += 1
+        self._writers[self._last_id] = tx
+        return self._last_id
+
+    def writer(self, id: int) -> int:
+        """Return the transaction that wrote this message."""
+        return self._writers[id]
+
+    def snapshot(self) -> Snapshot:
+        """Return what can be seen now. `xmax` follows the last one that ended, so younger ones are not in `xip`."""
+        xmax = self._last_ended + 1
+        return Snapshot(min(self._running | {xmax}), xmax, frozenset(tx for tx in self._running if tx < xmax))
+
+    def lock(self, name: object, tx: int) -> bool:
+        """Hold a name until the transaction ends; return False when another one holds it."""
+        return self._locks.setdefault(name, tx) == tx

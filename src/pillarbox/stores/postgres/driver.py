@@ -1,0 +1,135 @@
+"""The interface between the store and a PostgreSQL driver.
+
+It follows asyncpg's own methods, so asyncpg needs no wrapper. Statements reach every driver as they are: placeholders
+`$1`, and parameters of the types that the server expects there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from pillarbox.errors import MissingExtra
+
+__all__ = [
+    "Connection",
+    "Driver",
+    "DriverName",
+    "Isolation",
+    "OnConnect",
+    "OnNotification",
+    "Pool",
+    "Refusal",
+    "load_driver",
+]
+
+DriverName = Literal["asyncpg", "psycopg"]
+Isolation = Literal["read_committed", "repeatable_read"]
+OnNotification: TypeAlias = Callable[[Any, int, str, object], None]
+"""Called with the connection, the sender's process, the channel and the payload."""
+
+OnConnect: TypeAlias = Callable[[Any], Coroutine[Any, Any, None]]
+"""Sets a new connection up."""
+
+_NEEDED_FOR: Final = "The PostgreSQL store"
+
+
+class Connection(Protocol):
+    """One session, outside a transaction until one begins. Rows are read by position."""
+
+    async def fetch(self, query: str, *values: object) -> Sequence[Any]:
+        """Return all rows."""
+
+    async def fetchrow(self, query: str, *values: object) -> Any:
+        """Return the first row, or None."""
+
+    async def fetchval(self, query: str, *values: object) -> Any:
+        """Return the first value of the first row, or None."""
+
+    async def execute(self, query: str, *values: object) -> str:
+        """Return the server's status, such as `DELETE 3`. Without values the text may hold several statements."""
+
+    def transaction(self, *, isolation: Isolation, readonly: bool = False) -> AbstractAsyncContextManager[Any]:
+        """Begin a transaction that commits at the end of the block; an error rolls it back."""
+
+    async def add_listener(self, channel: str, on_notification: OnNotification) -> None:
+        """Listen to a channel, and call the function for each notification."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Close the session."""
+
+
+class Pool(Protocol):
+    """Connections to lend. A lost one is replaced before it is lent again."""
+
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Any]:
+        """Lend a connection; `TimeoutError` when none is free in time."""
+
+    async def close(self) -> None:
+        """Close all connections, once they have come back."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The server's answer to a statement or login that it refused."""
+
+    state: str
+    """The SQLSTATE; empty when there was none."""
+    message: str
+    """One line. Details, which may quote what is in a row, are left out."""
+
+
+class Driver(Protocol):
+    """Opens connections and pools, and reads the driver's errors."""
+
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """Every error that the driver can raise."""
+
+    async def connect(self, url: str, *, timeout: float, command_timeout: float | None = None) -> Connection:
+        """Open a connection that prepares no statement."""
+
+    async def create_pool(
+        self,
+        url: str,
+        *,
+        size: int,
+        timeout: float,
+        on_connect: OnConnect | None = None,
+        is_direct: bool = True,
+    ) -> Pool:
+        """Open `size` connections, and call `on_connect` once for each.
+
+        Where they are not direct, a pooler stands in between and nothing outlives a transaction.
+        """
+
+    def parse_refusal(self, error: Exception) -> Refusal | None:
+        """Return the server's refusal; None when the server was not reached or did not answer."""
+
+    def unwrap(self, connection: Any) -> Any:
+        """Return the driver's own connection, whose transaction a writer can join."""
+
+
+def load_driver(name: DriverName | None = None) -> Driver:
+    """Load that driver, by default asyncpg if it is installed and psycopg otherwise; `MissingExtra` without it."""
+    if name == "psycopg":
+        return _load_psycopg()
+    try:
+        from pillarbox.stores.postgres.asyncpg_driver import AsyncpgDriver
+    except ModuleNotFoundError as error:
+        if name == "asyncpg":
+            raise MissingExtra("asyncpg", extra="postgres", needed_for=_NEEDED_FOR) from error
+        return _load_psycopg(instead_of="asyncpg")
+    return AsyncpgDriver()
+
+
+def _load_psycopg(*, instead_of: str | None = None) -> Driver:
+    try:
+        from pillarbox.stores.postgres.psycopg_driver import PsycopgDriver
+    except ImportError as error:  # psycopg may be installed, but too old or without libpq
+        needed = "psycopg 3.2 or newer with libpq"
+        if instead_of is None:
+            raise MissingExtra(needed, extra="psycopg", needed_for=_NEEDED_FOR) from error
+        raise MissingExtra(f"{instead_of}, or {needed}", extra="postgres", needed_for=_NEEDED_FOR) from error
+    return PsycopgDriver()

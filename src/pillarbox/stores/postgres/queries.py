@@ -1,0 +1,173 @@
+"""Answers for people and monitors: messages, counts, activity, the journal. Nothing here is on the relay's path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pillarbox.contracts.store import (
+    Activity,
+    Count,
+    InboxFailure,
+    InboxSelection,
+    JournalEntry,
+    OpenClaim,
+    Pause,
+    Selection,
+)
+from pillarbox.message import Message, State
+from pillarbox.stores.postgres.connection import Database, Now
+from pillarbox.stores.postgres.rows import message_from_stored_row
+from pillarbox.stores.sql import Statements, build_conditions
+from pillarbox.stores.statistics import ROWS_LOOKED_UP, TOPICS_LOOKED_UP, build_sample, complete_counts, merge_counts
+
+__all__ = ["Parameters", "PostgresQueries", "inbox_parameters"]
+
+
+class PostgresQueries:
+    """Reads everything, changes nothing. The planner chooses freely here."""
+
+    def __init__(self, database: Database, sql: Statements, *, now: Now) -> None:
+        self._database = database
+        self._sql = sql
+        self._now = now
+
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        states = tuple(State) if selection.states is None else selection.states
+        found: dict[int, Any] = {}
+        async with self._database.snapshot() as connection:
+            for statement, status in _choose_statements(states, tried=bool(selection.min_attempts)):
+                parameters = Parameters((limit,) if status is None else (limit, status.value))
+                where = build_conditions(selection, parameters)
+                sql = self._sql.fill(statement if payloads else f"{statement}_bare", where)
+                found |= {row[0]: row for row in await connection.fetch(sql, *parameters.values)}
+        return [message_from_stored_row(found[id]) for id in sorted(found)[:limit]]
+
+    async def count(self, selection: Selection) -> int:
+        states = [state.value for state in (tuple(State) if selection.states is None else selection.states)]
+        total = 0
+        async with self._database.snapshot() as connection:
+            for statement in ("count_open", "count_closed"):
+                parameters = Parameters((states,))
+                where = build_conditions(selection, parameters)
+                total += await connection.fetchval(self._sql.fill(statement, where), *parameters.values)
+        return total
+
+    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["journal"], message_id, limit)
+        return [
+            JournalEntry(
+                message_id=row[0], destination=row[1], action=row[2], at=row[3], by=row[4], attempt=row[5],
+                error=row[6], detail=row[7],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["inbox_failures"], *inbox_parameters(selection), limit)
+        return [
+            InboxFailure(
+                consumer=row[0], source=row[1], message_id=row[2], attempts=row[3], error=row[4], failed_at=row[5],
+                content=row[6],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def pauses(self) -> Sequence[Pause]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["pauses"])
+        return [Pause(destination=name, by=by, at=at, reason=reason) for name, by, at, reason in rows]
+
+    async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
+        """Count by the indexes alone; topics, which no index has, are looked up for the first messages only."""
+        now = self._now()
+        async with self._database.snapshot() as connection:
+            sending = await connection.fetch(self._sql["count_sending"], limit, now)
+            fresh = await connection.fetch(self._sql["count_fresh"], limit, TOPICS_LOOKED_UP)
+            timed = await connection.fetch(self._sql["count_timed"], limit, TOPICS_LOOKED_UP, now)
+            blocked = await connection.fetch(self._sql["count_blocked"], min(limit, ROWS_LOOKED_UP))
+            ended = await connection.fetch(self._sql["count_ended"], min(limit, ROWS_LOOKED_UP))
+        counts = [_count_from_row(row) for row in (*sending, *blocked, *ended)]
+        for index, rows in (("fresh", fresh), ("timed", timed)):
+            pending = [_pending_from_row(row) for row in rows]
+            by_topic = [count for count in pending if count.topic is not None]
+            totals = [count for count in pending if count.topic is None]
+            in_hand = [_count_from_row(row) for row in sending if row[7] == index]
+            counts += complete_counts(totals, by_topic, sending=in_hand)
+        return merge_counts(counts)
+
+    async def oldest_due(self) -> Mapping[str, datetime]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["oldest_due"], self._now())
+        return {row[0]: row[1] for row in rows}
+
+    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
+        async with self._database.unpinned() as connection:
+            since = (self._now() or await connection.fetchval("select statement_timestamp()")) - window
+            delivered = await connection.fetch(self._sql["activity"], since, limit)
+            failed = await connection.fetch(self._sql["attempts_failed"], since, limit)
+        return Activity(
+            delivered=[build_sample(*row) for row in delivered],
+            attempts_failed={row[0]: row[1] for row in failed},
+            complete=len(delivered) < limit and sum(row[1] for row in failed) < limit,
+        )
+
+    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+        async with self._database.unpinned() as connection:
+            before = (self._now() or await connection.fetchval("select statement_timestamp()")) - older_than
+            rows = await connection.fetch(self._sql["claims_old"], before, limit)
+        return [OpenClaim(relay_id=row[0], claimed_at=row[1], message_ids=row[2], strikes=row[3]) for row in rows]
+
+
+class Parameters:
+    """`Binder` of PostgreSQL: positional parameters that grow as conditions are written."""
+
+    def __init__(self, values: Iterable[object] = ()) -> None:
+        self.values = list(values)
+
+    def value(self, value: object) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+    def any_of(self, column: str, values: Sequence[object]) -> str:
+        return f"{column} = any({self.value(list(values))})"
+
+    def contains(self, column: str, text: str) -> str:
+        return f"position({self.value(text.lower())} in lower({column})) > 0"
+
+
+def inbox_parameters(selection: InboxSelection) -> tuple[object, ...]:
+    """List the conditions as the inbox statements take them: null where one is not set."""
+    ids = None if selection.message_ids is None else list(selection.message_ids)
+    return selection.consumer, ids, selection.error
+
+
+def _choose_statements(states: Sequence[State], *, tried: bool) -> list[tuple[str, State | None]]:
+    """List the statements that find these states, with the status to look for in history.
+
+    One query over everything would walk the tables; each of these walks the index that holds its states.
+    """
+    statements: list[tuple[str, State | None]] = []
+    if State.PENDING in states:
+        statements.append(("find_tried" if tried else "find_pending", None))
+    if State.SENDING in states:
+        statements.append(("find_sending", None))
+    if State.FAILED in states:
+        statements.append(("find_held", None))
+    return statements + [("find_closed", state) for state in State if state.is_closed and state in states]
+
+
+def _count_from_row(row: Any) -> Count:
+    destination, topic, state, due, count, oldest_at, more = row[:7]
+    return Count(
+        destination=destination, topic=topic, state=State(state), due=due, count=count, oldest_at=oldest_at, more=more
+    )
+
+
+def _pending_from_row(row: Any) -> Count:
+    destination, topic, *rest = row
+    return _count_from_row((destination, topic, State.PENDING, *rest))

@@ -1,0 +1,71 @@
+-- name: inbox_failures
+-- Messages that consumers could not handle. $1 consumer or null, $2 message ids or null, $3 part of the error or null, $4 limit
+select consumer, source, message_id, attempts, last_error, status_at, coalesce(message, '')
+  from pillarbox_inbox
+ where status = 'failed' and ($1::text is null or consumer = $1) and ($2::text[] is null or message_id = any($2))
+       and ($3::text is null or position(lower($3) in lower(coalesce(last_error, ''))) > 0)
+ order by status, status_at
+ limit $4
+
+-- name: redrive_inbox
+-- Has failed messages of an inbox handled again: the consumer finds them.
+-- $1 consumer or null, $2 message ids or null, $3 part of the error or null, $4 limit, $5 by, $6 now or null
+with clock as materialized (
+    select coalesce($6::timestamptz, statement_timestamp()) as now
+), picked as materialized (
+    select consumer, source, message_id from pillarbox_inbox
+     where status = 'failed' and ($1::text is null or consumer = $1) and ($2::text[] is null or message_id = any($2))
+       and ($3::text is null or position(lower($3) in lower(coalesce(last_error, ''))) > 0)
+     order by status, status_at
+     limit $4
+       for update skip locked
+), changed as (
+    update pillarbox_inbox i set status = 'started', attempts = 0, status_at = now
+      from picked p, clock
+     where i.consumer = p.consumer and i.source = p.source and i.message_id = p.message_id
+    returning i.consumer, i.source, i.message_id
+), told as (
+    insert into pillarbox_journal (destination, action, at, by, error, detail)
+    select 'inbox:' || consumer, 'redriven', now, $5, null, source || ' ' || message_id
+      from changed, clock
+)
+select count(*) from changed
+
+-- name: discard_inbox
+-- Closes failed messages of an inbox as done, without handling them.
+-- $1 consumer or null, $2 message ids or null, $3 part of the error or null, $4 limit, $5 by, $6 now or null, $7 reason
+with clock as materialized (
+    select coalesce($6::timestamptz, statement_timestamp()) as now
+), picked as materialized (
+    select consumer, source, message_id from pillarbox_inbox
+     where status = 'failed' and ($1::text is null or consumer = $1) and ($2::text[] is null or message_id = any($2))
+       and ($3::text is null or position(lower($3) in lower(coalesce(last_error, ''))) > 0)
+     order by status, status_at
+     limit $4
+       for update skip locked
+), changed as (
+    update pillarbox_inbox i set status = 'done', last_error = $7, message = null, status_at = now
+      from picked p, clock
+     where i.consumer = p.consumer and i.source = p.source and i.message_id = p.message_id
+    returning i.consumer, i.source, i.message_id
+), told as (
+    insert into pillarbox_journal (destination, action, at, by, error, detail)
+    select 'inbox:' || consumer, 'discarded', now, $5, $7, source || ' ' || message_id
+      from changed, clock
+)
+select count(*) from changed
+
+-- name: purge_inbox
+-- Deletes dedup records that are done and outside the window. $1 how old, $2 limit, $3 now or null
+with picked as materialized (
+    select consumer, source, message_id from pillarbox_inbox
+     where status = 'done' and status_at <= coalesce($3::timestamptz, statement_timestamp()) - $1::interval
+     order by status, status_at
+     limit $2
+       for update skip locked
+), gone as (
+    delete from pillarbox_inbox i using picked p
+     where i.consumer = p.consumer and i.source = p.source and i.message_id = p.message_id
+    returning 1
+)
+select count(*) from gone

@@ -1,0 +1,78 @@
+-- name: register
+-- Enters a relay into the registry. $1 relay, $2 service, $3 host, $4 pid, $5 version, $6 destinations, $7 reachable,
+-- $8 asleep, $9 lease, $10 now or null
+insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at)
+select $1, $2, $3, $4, $5, $6, $7, $8, now, now + $9::interval
+  from (select coalesce($10::timestamptz, statement_timestamp()) as now) c
+    on conflict (relay_id) do update set expires_at = excluded.expires_at, destinations = excluded.destinations,
+       reachable = excluded.reachable, asleep = excluded.asleep
+
+-- name: renew
+-- One more lease for a relay that is still alive. $1 relay, $2 lease, $3 reachable, $4 asleep, $5 now or null
+update pillarbox_relay
+   set expires_at = coalesce($5::timestamptz, statement_timestamp()) + $2::interval, reachable = $3, asleep = $4
+ where relay_id = $1 and expires_at > coalesce($5::timestamptz, statement_timestamp())
+returning relay_id
+
+-- name: registry
+-- The live relays, the lanes they own, and the store's time. $1 now or null, $2 lease
+with clock as materialized (
+    select coalesce($1::timestamptz, statement_timestamp()) as now
+)
+select clock.now, r.relay_id, r.service, r.host, r.pid, r.version, r.destinations, r.reachable, r.asleep, r.started_at, r.expires_at,
+       (select json_object_agg(o.destination, o.partitions)
+          from (select destination, array_agg(partition) as partitions
+                  from pillarbox_lane where relay_id = r.relay_id group by destination) o)::text as owned
+  from clock
+  left join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + $2::interval
+
+-- name: relays_live
+-- Which of these relays are alive. Asked under the lanes' locks with a snapshot of its own, so that a relay which took a
+-- lane a moment ago is seen. $1 relays, $2 lease, $3 now or null
+select relay_id from pillarbox_relay
+ where relay_id = any($1::uuid[])
+   and expires_at > coalesce($3::timestamptz, statement_timestamp())
+   and expires_at <= coalesce($3::timestamptz, statement_timestamp()) + $2::interval
+
+-- name: lanes_create
+-- Create the rows of lanes that are used for the first time. $1 destination, $2 partitions
+insert into pillarbox_lane (destination, partition)
+select $1, partition from unnest($2::smallint[]) as l (partition)
+ order by partition
+    on conflict (destination, partition) do nothing
+
+-- name: lanes_lock
+-- Locks lanes that may be free; what another relay is writing in or taking is passed over. $1 destination, $2 partitions
+select partition, relay_id from pillarbox_lane
+ where destination = $1 and partition = any($2::smallint[])
+ order by partition
+   for update skip locked
+
+-- name: lanes_take
+-- Set a new owner and raise the epoch. $1 relay, $2 destination, $3 partitions
+update pillarbox_lane set relay_id = $1, epoch = epoch + 1
+ where destination = $2 and partition = any($3::smallint[])
+returning partition, epoch
+
+-- name: lanes_release
+-- Gives lanes up, if they are still this relay's. $1 relay, $2 destination, $3 partitions, $4 their epochs
+update pillarbox_lane l set relay_id = null
+  from unnest($3::smallint[], $4::bigint[]) as f (partition, epoch)
+ where l.destination = $2 and l.partition = f.partition and l.epoch = f.epoch and l.relay_id = $1
+returning l.partition
+
+-- name: leave
+-- Release the lanes of a relay that leaves, delete its claims and its row. $1 relay
+with lanes as (
+    update pillarbox_lane set relay_id = null where relay_id = $1
+), claims as (
+    delete from pillarbox_claim where relay_id = $1
+)
+delete from pillarbox_relay where relay_id = $1
+
+-- name: relays_forget
+-- Removes relays that expired at least so long ago. $1 relays or null for all, $2 how long ago, $3 lease or null, $4 now or null
+delete from pillarbox_relay
+ where ($1::uuid[] is null or relay_id = any($1::uuid[]))
+   and (expires_at <= coalesce($4::timestamptz, statement_timestamp()) - $2::interval
+        or expires_at > coalesce($4::timestamptz, statement_timestamp()) + $3::interval)

@@ -1,0 +1,161 @@
+-- name: reopen
+-- Closed messages, and held ones, go back to be sent again: at the end of nobody's queue, never as fresh ones.
+-- $1 statuses, $2 held too, $3 new destination or null, $4 limit, $5 action, $6 by, $7 now or null
+with clock as materialized (
+    select coalesce($7::timestamptz, statement_timestamp()) as now
+), closed as materialized (
+    select id, payload is null as bare from pillarbox_history
+     where status = any($1::text[]) /* where */
+     order by id
+     limit $4
+), held as materialized (
+    select id from pillarbox_outbox
+     where $2 and waits = 'held' /* where */
+     order by id
+     limit $4
+), picked as materialized (
+    select id, bare from (select id, bare from closed union all select id, false from held) p
+     order by id
+     limit $4
+), moved as (
+    delete from pillarbox_history
+     where id in (select id from picked where not bare) and status = any($1::text[])
+    returning *
+), back as (
+    insert into pillarbox_outbox (
+           id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+           correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+    overriding system value
+    select id, message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
+           subject, correlation_id, causation_id, event_time, created_at, now, 'retry', 0, last_error, now
+      from moved, clock
+), freed as (
+    update pillarbox_outbox
+       set waits = 'retry', available_at = now, attempts = 0, status_at = now, destination = coalesce($3, destination)
+      from clock
+     where id in (select id from picked) and waits = 'held'
+    returning id, message_id, destination
+), told as (
+    insert into pillarbox_journal (message_id, destination, action, at, by)
+    select message_id, destination, $5, now, $6
+      from (select id, message_id, destination from moved union all select id, message_id, destination from freed) m, clock
+     order by id
+)
+select (select count(*) from moved) + (select count(*) from freed), (select max(id) from picked),
+       (select count(*) from picked where bare)
+
+-- name: discard
+-- Closes failed, held and waiting messages without sending; what is in a relay's hands is left alone.
+-- $1 states asked for, $2 reason, $3 by, $4 limit, $5 now or null
+with clock as materialized (
+    select coalesce($5::timestamptz, statement_timestamp()) as now
+), failed as materialized (
+    select id from pillarbox_history
+     where status = 'failed' and 'failed' = any($1::text[]) /* where */
+     order by id
+     limit $4
+), open as materialized (
+    select id from pillarbox_outbox
+     where case when waits = 'held' then 'failed' else 'pending' end = any($1::text[])
+       and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+     order by id
+     limit $4
+), picked as materialized (
+    select id from (select id from failed union all select id from open) p
+     order by id
+     limit $4
+), renamed as (
+    update pillarbox_history set status = 'discarded', last_error = $2, status_at = now
+      from clock
+     where id in (select id from picked) and status = 'failed'
+    returning id, message_id, destination
+), closed as (
+    delete from pillarbox_outbox where id in (select id from picked)
+    returning *
+), kept as (
+    insert into pillarbox_history (
+           id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+           correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+    select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+           correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, $2, now, 'discarded'
+      from closed, clock
+), told as (
+    insert into pillarbox_journal (message_id, destination, action, at, by, error)
+    select message_id, destination, 'discarded', now, $3, $2
+      from (select id, message_id, destination from renamed union all select id, message_id, destination from closed) m, clock
+     order by id
+)
+select (select count(*) from renamed) + (select count(*) from closed), (select max(id) from picked), 0
+
+-- name: defer
+-- Waiting messages wait until a time a person chose, and their keys with them. $1 until, $2 by, $3 limit, $4 now or null
+with clock as materialized (
+    select coalesce($4::timestamptz, statement_timestamp()) as now
+), picked as materialized (
+    select id from pillarbox_outbox
+     where (waits is null or waits in ('deferred', 'retry'))
+       and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+     order by id
+     limit $3
+), deferred as (
+    update pillarbox_outbox set waits = 'retry', available_at = $1, status_at = now
+      from clock
+     where id in (select id from picked) and (waits is null or waits in ('deferred', 'retry'))
+    returning id, message_id, destination
+), told as (
+    insert into pillarbox_journal (message_id, destination, action, at, by)
+    select message_id, destination, 'deferred', now, $2 from deferred, clock order by id
+)
+select (select count(*) from deferred), (select max(id) from picked), 0
+
+-- name: purge
+-- Deletes closed messages that outlived their retention, oldest first, with their journal.
+-- $1 status, $2 how old, $3 limit, $4 now or null
+with picked as materialized (
+    select id from pillarbox_history
+     where status = $1 and status_at <= coalesce($4::timestamptz, statement_timestamp()) - $2::interval
+     order by status, status_at, id
+     limit $3
+       for update skip locked
+), gone as (
+    delete from pillarbox_history where id = any(array(select id from picked))
+    returning message_id, destination
+), told as (
+    delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
+)
+select count(*) from gone
+
+-- name: purge_ids
+-- Deletes the closed messages that an archive has taken, with their journal. $1 ids
+with gone as (
+    delete from pillarbox_history where id = any($1::bigint[])
+    returning message_id, destination
+), told as (
+    delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
+)
+select count(*) from gone
+
+-- name: pause
+-- Pause a destination. A second pause keeps the reason of the first. $1 destination, $2 by, $3 reason, $4 now or null
+with paused as (
+    insert into pillarbox_destination (destination, paused_by, paused_at, reason)
+    values ($1, $2, coalesce($4::timestamptz, statement_timestamp()), $3)
+        on conflict (destination) do nothing
+    returning destination, paused_at
+)
+insert into pillarbox_journal (destination, action, at, by, error)
+select destination, 'paused', paused_at, $2, $3 from paused
+
+-- name: resume
+-- Resume a destination. $1 destination, $2 by, $3 now or null
+with resumed as (
+    delete from pillarbox_destination where destination = $1
+    returning destination
+)
+insert into pillarbox_journal (destination, action, at, by)
+select destination, 'resumed', coalesce($3::timestamptz, statement_timestamp()), $2 from resumed
+returning destination
+
+-- name: pauses
+-- Which destinations are paused, by whom, since when and why.
+select destination, paused_by, paused_at, reason from pillarbox_destination order by destination

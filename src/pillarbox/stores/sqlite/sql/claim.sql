@@ -1,4 +1,0 @@
--- Records a batch as in a relay's hands. The number makes repeating it harmless.
-insert into pillarbox_claim (relay_id, number, message_ids, strikes, claimed_at)
-values (:relay_id, :number, :message_ids, :strikes, :now)
-    on conflict (relay_id, number) do nothing

@@ -1,2 +1,0 @@
--- What was put into the history is open no longer.
-delete from pillarbox_outbox where id in (select value from json_each(:ids))

@@ -1,9 +1,0 @@
--- Open messages that a person gave up enter the history.
-insert into pillarbox_history (
-       id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
-select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 9223372036854775807), attempts, :reason,
-       :now, 'discarded'
-  from pillarbox_outbox
- where id in (select value from json_each(:ids))

@@ -1,4 +1,0 @@
--- Those of the ids that are open in these lanes.
-select id from pillarbox_outbox
- where id in (select value from json_each(:ids))
-   and destination = :destination and partition in (select value from json_each(:partitions))

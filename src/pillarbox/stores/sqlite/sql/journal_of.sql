@@ -1,4 +1,0 @@
--- The latest lines about one message, oldest of them first.
-select message_id, destination, action, at, by, attempt, error, detail
-  from (select * from pillarbox_journal where message_id = :message_id order by id desc limit :limit)
- order by id

@@ -1,0 +1,12 @@
+-- name: purge_due
+-- Closed messages that outlived their retention, oldest first.
+select id from pillarbox_history
+ where status = :state and status_at <= :now - :older_than
+ order by status_at, id
+ limit :limit
+
+-- name: pause
+-- Pause a destination. A second pause keeps the reason of the first.
+insert into pillarbox_destination (destination, paused_by, paused_at, reason)
+values (:destination, :by, :now, :reason)
+    on conflict (destination) do nothing

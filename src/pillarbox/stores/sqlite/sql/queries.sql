@@ -1,0 +1,161 @@
+-- name: find_pending
+-- Open messages that are in no relay's hands, with or without the parked ones.
+select id, message_id, destination, partition, kind, type, topic, key,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
+  from pillarbox_outbox
+ where waits is not 'held' and (:parked or waits is not 'parked')
+   and id not in (select value from pillarbox_claim, json_each(message_ids)) /* where */
+ order by id
+ limit :limit
+
+-- name: find_tried
+-- Pending messages that were tried before: never fresh, so through the indexes of those that wait, not looking at
+-- more than so many of them.
+select id, message_id, destination, partition, kind, type, topic, key,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
+  from pillarbox_outbox
+ where id in (
+        select id from (select id, attempts from pillarbox_outbox indexed by pillarbox_outbox_due_idx
+                         where waits in ('deferred', 'retry') limit 10000) where attempts > 0
+        union all
+        select id from (select id, attempts from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
+                         where waits in ('retry', 'parked', 'held') limit 100000) where attempts > 0)
+   and waits <> 'held' and (:parked or waits <> 'parked')
+   and id not in (select value from pillarbox_claim, json_each(message_ids)) /* where */
+ order by id
+ limit :limit
+
+-- name: find_sending
+-- Messages in a relay's hands: found through the claims.
+select id, message_id, destination, partition, kind, type, topic, key,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'sending'
+  from pillarbox_outbox
+ where waits is not 'held' and id in (select value from pillarbox_claim, json_each(message_ids)) /* where */
+ order by id
+ limit :limit
+
+-- name: find_held
+-- Failed messages that block their key: few, and never among the fresh ones, so through the index of the blocked.
+select id, message_id, destination, partition, kind, type, topic, key,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'failed'
+  from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
+ where waits = 'held' and waits in ('retry', 'parked', 'held') /* where */
+ order by id
+ limit :limit
+
+-- name: find_delivered
+-- Delivered messages, most of the history. The + keeps SQLite from collecting all of them by status and sorting by id.
+select id, message_id, destination, partition, kind, type, topic, key,
+       case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, null, attempts, last_error, status_at, status
+  from pillarbox_history
+ where +status = 'delivered' /* where */
+ order by id
+ limit :limit
+
+-- name: open_destinations
+-- The destinations that have open messages: one index probe for each, and for each reason to wait.
+with recursive fresh (destination) as (
+    select min(destination) from pillarbox_outbox where waits is null
+    union all
+    select (select min(o.destination) from pillarbox_outbox as o where o.waits is null and o.destination > fresh.destination)
+      from fresh where fresh.destination is not null
+), timed (destination) as (
+    select min(destination) from pillarbox_outbox where waits in ('deferred', 'retry')
+    union all
+    select (select min(o.destination) from pillarbox_outbox as o
+             where o.waits in ('deferred', 'retry') and o.destination > timed.destination)
+      from timed where timed.destination is not null
+), blocked (destination) as (
+    select min(destination) from pillarbox_outbox where waits in ('retry', 'parked', 'held')
+    union all
+    select (select min(o.destination) from pillarbox_outbox as o
+             where o.waits in ('retry', 'parked', 'held') and o.destination > blocked.destination)
+      from blocked where blocked.destination is not null
+)
+select destination from fresh where destination is not null
+union select destination from timed where destination is not null
+union select destination from blocked where destination is not null
+
+-- name: count_fresh
+-- How many fresh messages a destination has, looking at no more than so many.
+select destination, topic,
+       case when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       1 as due, count(*), min(created_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits is null
+         limit :limit)
+ group by destination, topic, state, due
+
+-- name: count_due
+-- How many messages of a destination wait for a time, looking at no more than so many.
+select destination, topic,
+       case when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       available_at <= :now as due, count(*), min(available_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits in ('deferred', 'retry')
+         limit :limit)
+ group by destination, topic, state, due
+
+-- name: count_blocked
+-- How many messages of a destination wait behind another or for a person, looking at no more than so many.
+select destination, topic,
+       case when waits = 'held' then 'failed' when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       1 as due, count(*), min(created_at)
+  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
+         where destination = :destination and waits in ('retry', 'parked', 'held') and waits <> 'retry'
+         limit :limit)
+ group by destination, topic, state, due
+
+-- name: count_closed
+-- How many messages ended in each way, looking at no more than the latest so many of each.
+select h.destination, h.topic, h.status, 1, count(*), min(h.status_at)
+  from (select 'delivered' as status union all select 'failed' union all select 'skipped' union all select 'discarded') as way
+ cross join pillarbox_history as h
+    on h.id in (
+        select c.id from pillarbox_history as c where c.status = way.status order by c.status_at desc, c.id desc limit :limit
+       )
+ group by h.destination, h.topic, h.status
+
+-- name: oldest_due
+-- When the longest waiting message of each destination was due: one probe per lane and reason to wait. What is parked
+-- waits for another message, and does not count.
+with recursive fresh (destination) as (
+    select min(destination) from pillarbox_outbox where waits is null
+    union all
+    select (select min(o.destination) from pillarbox_outbox as o where o.waits is null and o.destination > fresh.destination)
+      from fresh where fresh.destination is not null
+), timed (destination) as (
+    select min(destination) from pillarbox_outbox where waits in ('deferred', 'retry')
+    union all
+    select (select min(o.destination) from pillarbox_outbox as o where o.waits in ('deferred', 'retry') and o.destination > timed.destination)
+      from timed where timed.destination is not null
+), lane (partition) as (
+    select 0 union all select partition + 1 from lane where partition < 63
+), due as (
+    select destination,
+           (select o.created_at from pillarbox_outbox as o
+             where o.destination = fresh.destination and o.partition = lane.partition and o.waits is null
+             order by o.id limit 1) as at
+      from fresh cross join lane where fresh.destination is not null
+    union all
+    select destination,
+           (select o.available_at from pillarbox_outbox as o
+             where o.destination = timed.destination and o.partition = lane.partition
+               and o.waits in ('deferred', 'retry') and o.available_at <= :now
+             order by o.available_at, o.id limit 1) as at
+      from timed cross join lane where timed.destination is not null
+)
+select destination, min(at) from due where at is not null group by destination
+
+-- name: claims_old
+-- Batches that have been in a relay's hands for long, oldest first.
+select relay_id, claimed_at, message_ids, strikes
+  from pillarbox_claim
+ where claimed_at <= :now - :older_than and message_ids <> '[]'
+ order by claimed_at
+ limit :limit

@@ -1,2 +1,0 @@
--- Relays that expired this long ago.
-delete from pillarbox_relay where expires_at <= :now - :stale_after

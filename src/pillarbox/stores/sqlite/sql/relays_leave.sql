@@ -1,2 +1,0 @@
--- A relay goes.
-delete from pillarbox_relay where relay_id = :relay_id

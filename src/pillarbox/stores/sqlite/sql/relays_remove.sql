@@ -1,2 +1,0 @@
--- Relays whose lanes were taken because they had expired.
-delete from pillarbox_relay where relay_id in (select value from json_each(:relay_ids))

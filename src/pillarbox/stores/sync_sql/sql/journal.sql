@@ -1,0 +1,26 @@
+-- name: journal_latest
+-- The latest entries of the journal, in the order they were written.
+select message_id, destination, action, at, `by`, attempt, error, detail
+  from (select * from pillarbox_journal order by id desc limit :limit) as latest
+ order by id
+
+-- name: journal_message
+-- The latest entries about one message, in the order they were written.
+select message_id, destination, action, at, `by`, attempt, error, detail
+  from (select * from pillarbox_journal where message_id = :message_id order by id desc limit :limit) as latest
+ order by id
+
+-- name: journal_note
+-- Record an operation on a message or on a destination.
+insert into pillarbox_journal (message_id, destination, action, at, `by`, error)
+values (:message_id, :destination, :action, :now, :by, :reason)
+
+-- name: journal_store
+-- Record an operation on the store as a whole.
+insert into pillarbox_journal (destination, action, at, `by`, detail)
+values ('*', :action, :now, :by, :detail)
+
+-- name: journal_failure
+-- Record an undelivered outcome, written by the relay.
+insert into pillarbox_journal (message_id, destination, action, at, `by`, attempt, error, detail)
+values (:message_id, :destination, :action, :now, :relay_id, :attempts, :error, :detail)

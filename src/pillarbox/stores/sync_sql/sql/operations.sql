@@ -1,0 +1,54 @@
+-- name: reopen_held
+-- Schedule held messages for retry at once.
+update pillarbox_outbox
+   set waits = 'retry', available_at = :now, attempts = 0, status_at = :now, destination = coalesce(:to, destination)
+ where id in :ids and waits = 'held'
+
+-- name: reopen_closed
+-- Reopen closed messages for retry under their old ids. As fresh ones they would be missed: a relay may have read past
+-- them.
+insert into pillarbox_outbox (
+       id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+select id, message_id, coalesce(:to, destination), `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at,
+       :now, 'retry', 0, last_error, :now
+  from pillarbox_history
+ where id in :ids
+
+-- name: discard_failed
+-- Mark failed messages in the history as discarded.
+update pillarbox_history set status = 'discarded', last_error = :reason, status_at = :now
+ where id in :ids and status = 'failed'
+
+-- name: discard_open
+-- Copy open messages into the history as discarded.
+insert into pillarbox_history (
+       id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, nullif(available_at, 9223372036854775807), attempts, :reason,
+       :now, 'discarded'
+  from pillarbox_outbox
+ where id in :ids
+
+-- name: close_discarded
+-- Delete discarded messages from the open table, after they were copied.
+delete from pillarbox_outbox where id in :ids
+
+-- name: defer
+-- Let pending messages wait until a given time. As retries they also block their key.
+update pillarbox_outbox set waits = 'retry', available_at = :until, status_at = :now
+ where id in :ids
+
+-- name: delete_closed
+-- Delete closed messages that were reopened or purged.
+delete from pillarbox_history where id in :ids
+
+-- name: resume
+-- Resume a destination.
+delete from pillarbox_destination where destination = :destination
+
+-- name: pauses
+-- The paused destinations.
+select destination, paused_by, paused_at, reason from pillarbox_destination order by destination

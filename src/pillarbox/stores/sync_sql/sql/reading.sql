@@ -1,0 +1,7 @@
+-- name: read
+-- Read the messages that were chosen by id, in id order.
+select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
+  from pillarbox_outbox
+ where id in :ids
+ order by id

@@ -1,0 +1,450 @@
+"""Methods of `Store` that are the same over every blocking driver.
+
+A store owns a `SyncSqlStore` and forwards to it; reading fresh messages, wake-ups and checks are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import wraps
+from operator import itemgetter
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from uuid import UUID
+
+from pillarbox.contracts.store import (
+    Action,
+    Activity,
+    BlockedKey,
+    BulkResult,
+    Claim,
+    Count,
+    Fence,
+    InboxFailure,
+    InboxSelection,
+    JournalEntry,
+    Lane,
+    OpenClaim,
+    Pause,
+    RecoveredClaim,
+    Registry,
+    RelayInfo,
+    Selection,
+    Settlement,
+)
+from pillarbox.durations import FOREVER
+from pillarbox.message import Message, State, Waits
+from pillarbox.stores.migrations import check_version, latest_version
+from pillarbox.stores.operations import Keep, check_keep, eligible_states, explain_empty_batch
+from pillarbox.stores.statistics import ROWS_LOOKED_UP, build_sample, mark_truncated, merge_counts
+from pillarbox.stores.sync_sql.claims import record_claim, release_lanes, settle, take_lanes
+from pillarbox.stores.sync_sql.database import Database, Transaction
+from pillarbox.stores.sync_sql.rows import (
+    count_from_row,
+    encode_json,
+    from_microseconds,
+    inbox_failure_from_row,
+    journal_entry_from_row,
+    messages_from_rows,
+    open_claim_from_row,
+    pause_from_row,
+    relay_from_row,
+    relay_values,
+    stored_message_from_row,
+    to_duration,
+    to_microseconds,
+)
+
+__all__ = ["SyncSqlStore", "forward"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_BY_ID: Final = itemgetter(0)
+_FINDS: Final = {
+    "find_pending": {State.PENDING},
+    "find_sending": {State.SENDING},
+    "find_held": {State.FAILED},
+    "find_delivered": {State.DELIVERED},
+    "find_ended": {State.FAILED, State.SKIPPED, State.DISCARDED},
+}
+"""Statement to the states it finds. Each runs on its own, so that each goes through its own index."""
+_COUNTS: Final = ("count_fresh", "count_due", "count_blocked")
+
+
+class SyncSqlStore:
+    """Store over a `Database`, without `read`, `read_due`, `wakeups` and `inspect`.
+
+    `name` is the store's, which its migrations go by. `keep` says what stays of a delivered message.
+    """
+
+    def __init__(self, database: Database, *, name: str, keep: Keep) -> None:
+        check_keep(keep)
+        self._database = database
+        self._name = name
+        self._keep: Keep = keep
+
+    async def open(self) -> None:
+        await self._database.open()
+        try:
+            ((version,),) = await self._database.query("schema_version")
+            check_version(version, latest=latest_version(self._name))
+        except BaseException:
+            await self._database.close()
+            raise
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def now(self) -> datetime:
+        return await self._database.read(lambda tx: from_microseconds(tx.now))
+
+    # --- reading what waits ---
+
+    async def read_key(
+        self, destination: str, *, partition: int, key: str, after: int, limit: int
+    ) -> Sequence[Message]:
+        values = {"destination": destination, "partition": partition, "key": key, "after": after, "limit": limit}
+        return messages_from_rows(await self._database.query("read_key", values))
+
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        lanes = {"destination": destination, "partitions": list(partitions)}
+        rows = await self._database.query("blocked_keys", lanes)
+        return [BlockedKey(partition, key, Waits(front)) for partition, key, front in rows]
+
+    async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
+        lanes = {"destination": destination, "partitions": list(partitions)}
+        ((due,),) = await self._database.query("next_due", lanes)
+        return None if due is None else from_microseconds(due)
+
+    # --- claims ---
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+        await self._database.write_relaxed(lambda tx: record_claim(tx, fence, claim, park=park))
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        for failure in settlement.failures:
+            failure.check()
+        # A lost delivery costs a repeat, but a lost failure would spend an attempt that nobody knows of.
+        write = self._database.write if settlement.failures else self._database.write_relaxed
+        await write(lambda tx: settle(tx, fence, settlement, keep=self._keep))
+
+    # --- membership ---
+
+    async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        values = relay_values(relay) | {"lease": to_duration(lease)}
+        await self._database.write(lambda tx: tx.execute("register", values))
+
+    async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
+        values = {
+            "relay_id": str(relay_id), "lease": to_duration(lease), "reachable": encode_json(reachable),
+            "asleep": asleep,
+        }  # fmt: skip
+        return await self._database.write_relaxed(lambda tx: tx.execute("renew", values)) == 1
+
+    async def registry(self, *, lease: timedelta) -> Registry:
+        def work(tx: Transaction) -> Registry:
+            relays = [relay_from_row(row) for row in tx.query("relays_live", {"lease": to_duration(lease)})]
+            live = {str(relay.relay_id): relay.relay_id for relay in relays}
+            owners: dict[str, dict[int, UUID]] = {}
+            for destination, partition, owner in tx.query("lanes_owned"):
+                if owner in live:
+                    owners.setdefault(destination, {})[partition] = live[owner]
+            return Registry(from_microseconds(tx.now), relays, owners)
+
+        return await self._database.read(work)
+
+    async def take(
+        self,
+        relay_id: UUID,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        lease: timedelta,
+        claim_number: int,
+    ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        def work(tx: Transaction) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+            return take_lanes(
+                tx, str(relay_id), destination, partitions=partitions, lease=lease, claim_number=claim_number
+            )
+
+        return await self._database.write(work)
+
+    async def release(self, fence: Fence) -> None:
+        await self._database.write(lambda tx: release_lanes(tx, fence))
+
+    async def leave(self, relay_id: UUID) -> None:
+        def work(tx: Transaction) -> None:
+            for name in ("lanes_leave", "claims_leave", "relays_leave"):
+                tx.execute(name, {"relay_id": str(relay_id)})
+
+        await self._database.write(work)
+
+    async def forget(self, *, stale_after: timedelta) -> int:
+        def work(tx: Transaction) -> int:
+            forgotten = tx.execute("relays_forget", {"stale_after": to_duration(stale_after)})
+            tx.execute("claims_forget")
+            return forgotten
+
+        return await self._database.write(work)
+
+    # --- operations ---
+
+    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+        return await self._reopen(Action.REDRIVEN, selection, by=by, limit=limit, to=to)
+
+    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+        return await self._reopen(Action.REPLAYED, selection, by=by, limit=limit)
+
+    async def _reopen(
+        self, action: Action, selection: Selection, *, by: str, limit: int, to: str | None = None
+    ) -> BulkResult:
+        """Let closed and held messages wait as retries. Those whose payload was not kept stay closed."""
+        states = eligible_states(action, selection, to=to)
+
+        def work(tx: Transaction) -> BulkResult:
+            messages = _find(tx, selection, states=states, limit=limit)
+            values = {"ids": [message.id for message in messages if message.payload_kept], "to": to}
+            for name in ("reopen_held", "reopen_closed", "delete_closed"):
+                tx.execute(name, values)
+            return _finish(tx, action, selection, messages, by=by)
+
+        return await self._database.write(work)
+
+    async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
+        states = eligible_states(Action.DISCARDED, selection)
+
+        def work(tx: Transaction) -> BulkResult:
+            messages = _find(tx, selection, states=states, limit=limit)
+            values = {"ids": [message.id for message in messages], "reason": reason}
+            for name in ("discard_failed", "discard_open", "close_discarded"):
+                tx.execute(name, values)
+            return _finish(tx, Action.DISCARDED, selection, messages, by=by, reason=reason)
+
+        return await self._database.write(work)
+
+    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+        states = eligible_states(Action.DEFERRED, selection)
+
+        def work(tx: Transaction) -> BulkResult:
+            messages = _find(tx, selection, states=states, limit=limit, parked=False)
+            tx.execute("defer", {"ids": [message.id for message in messages], "until": to_microseconds(until)})
+            return _finish(tx, Action.DEFERRED, selection, messages, by=by)
+
+        return await self._database.write(work)
+
+    async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
+        if older_than >= FOREVER:
+            return 0
+        values = {"state": state.value, "older_than": to_duration(older_than), "limit": limit}
+        return await self._database.write(
+            lambda tx: _delete_closed(tx, [row[0] for row in tx.query("purge_due", values)])
+        )
+
+    async def purge_ids(self, ids: Sequence[int]) -> int:
+        return await self._database.write(lambda tx: _delete_closed(tx, ids))
+
+    async def note(self, action: str, *, by: str, detail: str) -> None:
+        values = {"action": action, "by": by, "detail": detail}
+        await self._database.write(lambda tx: tx.execute("journal_store", values))
+
+    async def pause(self, destination: str, *, by: str, reason: str) -> None:
+        def work(tx: Transaction) -> None:
+            if tx.execute("pause", {"destination": destination, "by": by, "reason": reason}):
+                _note(tx, destination, Action.PAUSED, by=by, reason=reason)
+
+        await self._database.write(work)
+
+    async def resume(self, destination: str, *, by: str) -> bool:
+        def work(tx: Transaction) -> bool:
+            resumed = tx.execute("resume", {"destination": destination}) > 0
+            if resumed:
+                _note(tx, destination, Action.RESUMED, by=by)
+            return resumed
+
+        return await self._database.write(work)
+
+    async def pauses(self) -> Sequence[Pause]:
+        return [pause_from_row(row) for row in await self._database.query("pauses")]
+
+    # --- inbox ---
+
+    async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
+        return await self._database.read(lambda tx: _find_inbox_failures(tx, selection, limit))
+
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+        return await self._database.write(
+            lambda tx: _change_inbox(tx, "redrive_inbox", selection, limit, Action.REDRIVEN, by=by)
+        )
+
+    async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
+        return await self._database.write(
+            lambda tx: _change_inbox(tx, "discard_inbox", selection, limit, Action.DISCARDED, by=by, reason=reason)
+        )
+
+    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+        if older_than >= FOREVER:
+            return 0
+        values = {"older_than": to_duration(older_than), "limit": limit}
+        return await self._database.write(lambda tx: tx.execute("purge_inbox", values))
+
+    # --- queries ---
+
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        states = tuple(State) if selection.states is None else selection.states
+        return await self._database.read(lambda tx: _find(tx, selection, states=states, limit=limit, payloads=payloads))
+
+    async def count(self, selection: Selection) -> int:
+        states = tuple(State) if selection.states is None else selection.states
+
+        def work(tx: Transaction) -> int:
+            values = {"states": [state.value for state in states]}
+            ((count,),) = tx.query("count_selected", values, selection=selection)
+            return int(count)
+
+        return await self._database.read(work)
+
+    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+        name = "journal_latest" if message_id is None else "journal_message"
+        rows = await self._database.query(name, {"message_id": str(message_id), "limit": limit})
+        return [journal_entry_from_row(row) for row in rows]
+
+    async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
+        def work(tx: Transaction) -> Sequence[Count]:
+            closed = min(limit, ROWS_LOOKED_UP)
+            counts = _count(tx, "count_closed", {}, limit=closed)
+            for (destination,) in tx.query("open_destinations"):
+                for name in _COUNTS:
+                    counts += _count(tx, name, {"destination": destination}, limit=limit)
+            return merge_counts(counts)
+
+        return await self._database.read(work)
+
+    async def oldest_due(self) -> Mapping[str, datetime]:
+        rows = await self._database.query("oldest_due")
+        return {destination: from_microseconds(at) for destination, at in rows}
+
+    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
+        def work(tx: Transaction) -> Activity:
+            values = {"window": to_duration(window), "limit": limit}
+            delivered, failed = tx.query("activity", values), tx.query("attempts_failed", values)
+            return Activity(
+                delivered=[
+                    build_sample(destination, topic, latency / 1e6, end_to_end / 1e6, from_microseconds(at))
+                    for destination, topic, latency, end_to_end, at in delivered
+                ],
+                attempts_failed=dict(failed),
+                complete=len(delivered) < limit and sum(count for _, count in failed) < limit,
+            )
+
+        return await self._database.read(work)
+
+    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+        values = {"older_than": to_duration(older_than), "limit": limit}
+        return [open_claim_from_row(row) for row in await self._database.query("claims_old", values)]
+
+
+def forward(
+    method: Callable[Concatenate[SyncSqlStore, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Build a method that calls the same method of the `SyncSqlStore` that a store owns as `_shared`."""
+
+    # A coroutine function, not a function that returns a coroutine: who wraps a store asks for the difference.
+    @wraps(method)
+    async def call(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await method(store._shared, *args, **kwargs)
+
+    return call
+
+
+def _find(
+    tx: Transaction,
+    selection: Selection,
+    *,
+    states: Sequence[State],
+    limit: int,
+    payloads: bool = False,
+    parked: bool = True,
+) -> list[Message]:
+    """Return the first of the selected messages that are in one of these states, by id."""
+    names = [name for name, found in _FINDS.items() if not found.isdisjoint(states)]
+    if selection.min_attempts:
+        # Messages that were tried are never fresh: smaller indexes find them.
+        names = ["find_tried" if name == "find_pending" else name for name in names]
+    values = {
+        "states": [state.value for state in states], "limit": limit, "payloads": payloads, "parked": parked,
+    }  # fmt: skip
+    rows = [row for name in names for row in tx.query(name, values, selection=selection)]
+    return [stored_message_from_row(row) for row in sorted(rows, key=_BY_ID)[:limit]]
+
+
+def _count(tx: Transaction, name: str, values: Mapping[str, object], *, limit: int) -> list[Count]:
+    counts = [count_from_row(row) for row in tx.query(name, {**values, "limit": limit})]
+    return mark_truncated(counts, limit=limit)
+
+
+def _finish(
+    tx: Transaction,
+    action: Action,
+    selection: Selection,
+    messages: Sequence[Message],
+    *,
+    by: str,
+    reason: str | None = None,
+) -> BulkResult:
+    """Record what was changed in the journal, in id order; or refuse, if nothing was."""
+    if not messages:
+        named = Selection(ids=selection.ids, message_ids=selection.message_ids)
+        found = _find(tx, named, states=tuple(State), limit=1) if selection.ids or selection.message_ids else []
+        return explain_empty_batch(selection, [(message.id, message.state) for message in found], action)
+    changed = [message for message in messages if message.payload_kept]
+    for message in changed:
+        _note(tx, message.destination, action, by=by, reason=reason, message_id=str(message.message_id))
+    return BulkResult(len(changed), messages[-1].id, len(messages) - len(changed))
+
+
+def _note(
+    tx: Transaction,
+    destination: str,
+    action: Action,
+    *,
+    by: str,
+    reason: str | None = None,
+    message_id: str | None = None,
+) -> None:
+    tx.execute("journal_note", {
+        "message_id": message_id, "destination": destination, "action": action.value, "by": by, "reason": reason,
+    })  # fmt: skip
+
+
+def _delete_closed(tx: Transaction, ids: Sequence[int]) -> int:
+    values = {"ids": list(ids)}
+    tx.execute("purge_journal", values)
+    return tx.execute("delete_closed", values)
+
+
+def _find_inbox_failures(tx: Transaction, selection: InboxSelection, limit: int) -> list[InboxFailure]:
+    values = {
+        "consumer": selection.consumer, "all_ids": selection.message_ids is None,
+        "message_ids": list(selection.message_ids or ()),
+        "error": None if selection.error is None else selection.error.casefold(), "limit": limit,
+    }  # fmt: skip
+    return [inbox_failure_from_row(row) for row in tx.query("inbox_failures", values)]
+
+
+def _change_inbox(
+    tx: Transaction,
+    name: str,
+    selection: InboxSelection,
+    limit: int,
+    action: Action,
+    *,
+    by: str,
+    reason: str | None = None,
+) -> int:
+    failures = _find_inbox_failures(tx, selection, limit)
+    for one in failures:
+        values = {"consumer": one.consumer, "source": one.source, "message_id": one.message_id, "reason": reason}
+        tx.execute(name, values)
+        tx.execute("journal_inbox", values | {"action": action.value, "by": by})
+    return len(failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
@@ -10,14 +11,14 @@ import msgspec
 
 from pillarbox.errors import ConfigError
 
-__all__ = ["DEFAULT_RETRY", "RetryPolicy"]
+__all__ = ["DEFAULT_RETRY", "Backoff", "RetryPolicy"]
 
 _LONGEST: Final = timedelta(days=3650)
-"""No wait is longer, whatever was asked for: spreading it must not overflow."""
+"""No wait is longer, whatever is configured: spreading it must not overflow."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait after each spent attempt, and how many attempts there are.
+    """Waits after each spent attempt, and the number of attempts.
 
     Without a `schedule` the waits double from `first` to `longest`; with one its last delay repeats. `jitter` spreads
     each wait by that part of it, up and down, so that what failed together does not come back together.
@@ -39,14 +40,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("A retry policy's delays must be positive.")
 
     def gives_up(self, spent: int) -> bool:
-        """Whether that many spent attempts were all there are."""
+        """Return whether that many spent attempts were all there are."""
         return self.attempts is not None and spent >= self.attempts
 
     def delay(self, spent: int, *, dice: float) -> timedelta:
-        """The wait after that many spent attempts (1 or more). `dice` is between 0 and 1."""
-        return self._plain(spent) * (1 + self.jitter * (2 * dice - 1))
+        """Return the wait after that many spent attempts (1 or more). `dice` is between 0 and 1."""
+        return self._plain_delay(spent) * (1 + self.jitter * (2 * dice - 1))
 
-    def _plain(self, spent: int) -> timedelta:
+    def _plain_delay(self, spent: int) -> timedelta:
         if self.schedule:
             return min(self.schedule[min(spent, len(self.schedule)) - 1], _LONGEST)
         longest = min(self.longest, _LONGEST)
@@ -55,3 +56,22 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT_RETRY: Final = RetryPolicy()
 """min(2^n s, 5 min), 5 attempts, with jitter."""
+
+
+class Backoff:
+    """Waits between the repeats of one call: doubling from `first` to `longest` seconds, each spread by half."""
+
+    def __init__(self, *, first: float, longest: float, dice: random.Random) -> None:
+        self._wait = first
+        self._longest = longest
+        self._dice = dice
+
+    def next_wait(self) -> float:
+        """Return the seconds to wait before the next repeat."""
+        wait = self._wait * (0.5 + self._dice.random() / 2)
+        self._wait = min(2 * self._wait, self._longest)
+        return wait
+
+    def slow_down(self) -> None:
+        """Wait as long as possible from now on: a quick repeat will not help."""
+        self._wait = self._longest

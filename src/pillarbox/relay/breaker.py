@@ -1,4 +1,4 @@
-"""Whether a destination is worth trying: closed it is, open it is not, half open one message finds out."""
+"""Circuit breaker of a destination, and the timer of its pings. Pure: times are the caller's monotonic seconds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["Breaker", "BreakerState"]
+__all__ = ["Breaker", "BreakerState", "PingTimer"]
 
 _FIRST: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(seconds=30)
 
 
 class BreakerState(StrEnum):
-    """What people see of it."""
+    """Closed: messages flow. Open: nothing is sent. Half open: one message is sent as a probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -23,8 +23,7 @@ class BreakerState(StrEnum):
 class Breaker:
     """Opens on an outage, lets one probe through after a while, closes on the first acknowledgement.
 
-    The wait doubles with each probe that fails, up to half a minute, and is spread by the caller's dice. All times are
-    the caller's steady seconds.
+    The wait doubles with each probe that fails, up to half a minute, and is spread by the caller's dice.
     """
 
     def __init__(self, *, first: timedelta = _FIRST, longest: timedelta = _LONGEST) -> None:
@@ -38,7 +37,7 @@ class Breaker:
         self._since = 0.0
 
     def open(self, now: float, *, reason: str, dice: float, at_least: timedelta | None = None) -> float:
-        """The destination is down. Answers for how many seconds it is left alone."""
+        """Open, because the destination is down; return for how many seconds."""
         if self.is_closed:
             self._since = now
         self.state = BreakerState.OPEN
@@ -52,27 +51,45 @@ class Breaker:
         return wait
 
     def half_open(self, now: float) -> bool:
-        """Whether it is time for a probe; then the breaker waits for its outcome."""
+        """Become half open if it is time for a probe; return whether a probe may be sent."""
         if self.state is BreakerState.OPEN and now >= self._until:
             self.state = BreakerState.HALF_OPEN
         return self.state is BreakerState.HALF_OPEN
 
     def close(self) -> bool:
-        """The destination acknowledged something. Answers whether that is news."""
-        was = self.state
+        """Close, because the destination acknowledged something; return whether it was not closed before."""
+        was_closed = self.is_closed
         self.state = BreakerState.CLOSED
         self.reason = None
         self.opened = 0
-        return was is not BreakerState.CLOSED
+        return not was_closed
 
     def wait(self, now: float) -> float:
-        """Seconds until a probe may go."""
+        """Return the seconds until a probe may be sent."""
         return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
 
-    def was_open_for(self, now: float) -> float:
-        """Seconds since it opened and did not close again."""
+    def open_for(self, now: float) -> float:
+        """Return the seconds since it opened; 0 while it is closed."""
         return 0.0 if self.is_closed else now - self._since
 
     @property
     def is_closed(self) -> bool:
         return self.state is BreakerState.CLOSED
+
+
+class PingTimer:
+    """Due when nothing was acknowledged and no ping was sent for an interval."""
+
+    def __init__(self, *, interval: timedelta) -> None:
+        self._interval = interval.total_seconds()
+        self._acknowledged = -1
+        self._next = 0.0
+
+    def is_due(self, now: float, *, acknowledged: int) -> bool:
+        """Return whether to ping now. An acknowledgement since the last call starts a new interval, as a ping does."""
+        if acknowledged == self._acknowledged and now < self._next:
+            return False
+        is_due = acknowledged == self._acknowledged
+        self._acknowledged = acknowledged
+        self._next = now + self._interval
+        return is_due

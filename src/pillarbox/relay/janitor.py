@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
+from pillarbox.contracts.store import Selection, Store
 from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State
-from pillarbox.protocols import Selection, Store
 from pillarbox.relay.settings import Retention
 from pillarbox.telemetry import Telemetry
 
@@ -34,7 +34,7 @@ class Janitor:
         for state, age in self._ages():
             removed += await self._clean(state, age)
         inbox = await self._clean_inbox()
-        self._telemetry.cleaned(messages=removed, inbox=inbox)
+        self._telemetry.on_cleaned(messages=removed, inbox=inbox)
         return removed + inbox
 
     def _ages(self) -> list[tuple[State, timedelta]]:

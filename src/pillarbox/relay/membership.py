@@ -1,25 +1,28 @@
-"""Who owns what: the heartbeat, the watch over the registry, taking lanes over and handing them on."""
+"""Membership of a relay: the heartbeat that keeps its lease, and the rebalancer that takes and releases lanes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
+from uuid import UUID
+
+import msgspec
 
 from pillarbox.clock import Clock
+from pillarbox.contracts.store import Registry, RelayInfo, Store
 from pillarbox.errors import StoreError
-from pillarbox.protocols import Registry, RelayInfo, Store
+from pillarbox.message import PARTITIONS
+from pillarbox.relay.lease import Lease
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
-from pillarbox.relay.shares import moves
-from pillarbox.relay.standing import Standing
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["Heartbeat", "LeaseLost", "Watch"]
+__all__ = ["Assignment", "Heartbeat", "LeaseLost", "Rebalancer", "plan_assignment"]
 
 _LEAST_PATIENCE: Final = 1.0
-_MOST_INHERITED: Final = 1_000
-"""Numbers set aside for the claims that a takeover makes, one per count of strikes: others are claimed meanwhile."""
+_MAX_RECOVERED_CLAIMS: Final = 1_000
+"""Claim numbers reserved for one takeover. It needs one per count of strikes; other claims are made meanwhile."""
 
 
 class LeaseLost(Exception):
@@ -27,12 +30,12 @@ class LeaseLost(Exception):
 
 
 class Heartbeat:
-    """Renews the lease, as a task of its own that work cannot starve, and only while the work makes progress."""
+    """Renews the lease in its own task, and only while the other loops make progress."""
 
     def __init__(
         self,
         store: Store,
-        standing: Standing,
+        lease: Lease,
         *,
         settings: RelaySettings,
         clock: Clock,
@@ -41,60 +44,61 @@ class Heartbeat:
         progress: Callable[[], float],
     ) -> None:
         self._store = store
-        self._standing = standing
+        self._lease = lease
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry
         self._reachable = reachable
         self._progress = progress
-        lease, watch = settings.lease.total_seconds(), settings.watch_interval.total_seconds()
-        self._patience = max(lease, 2 * watch, _LEAST_PATIENCE)
-        """How long the work may show no progress: a loop that only waits its time is not stuck."""
+        self._patience = max(
+            settings.lease.total_seconds(), 2 * settings.watch_interval.total_seconds(), _LEAST_PATIENCE
+        )
+        """How long a loop may show no progress. It is not stuck while it only waits for its interval."""
         self.is_asleep = False
-        """Whether writers are asked to wake this relay."""
+        """Writers should notify this relay."""
 
     async def register(self, relay: RelayInfo) -> None:
-        """Enter the registry under the standing's id."""
+        """Enter the registry under the id of the lease."""
         sent_at = self._clock.monotonic()
         await self._store.register(relay, lease=self._settings.lease)
-        self._standing.renewed(sent_at)
+        self._lease.extend(sent_at)
 
     async def run_once(self) -> None:
-        """One renewal. `LeaseLost` when it was refused, or came too late to be trusted."""
-        now = self._clock.monotonic()
-        if now - self._progress() > self._patience:
+        """Renew once. Raise `LeaseLost` when the store refuses, or its answer comes too late to be trusted."""
+        sent_at = self._clock.monotonic()
+        if sent_at - self._progress() > self._patience:
             return
         try:
             renewed = await self._store.renew(
-                self._standing.relay_id,
+                self._lease.relay_id,
                 lease=self._settings.lease,
                 reachable=self._reachable(),
                 asleep=self.is_asleep,
             )
         except StoreError as error:
-            self._telemetry.store_failed("renewing the lease", error)
+            self._telemetry.on_store_failed("renewing the lease", error)
             return
-        # Who has seen the lease at its end has given up what it was doing: there is no way back.
-        if not renewed or not self._standing.may_act(self._clock.monotonic()):
+        # Loops that saw the lease at its end have given up what they were doing, so a late renewal cannot revive it.
+        if not renewed or not self._lease.may_act(self._clock.monotonic()):
             raise LeaseLost("the lease had run out before it was renewed")
-        self._standing.renewed(now)
+        self._lease.extend(sent_at)
 
     async def run(self) -> None:
-        """Renew three times a lease, and notice when the lease ran out for lack of it."""
+        """Renew three times per lease. Raise `LeaseLost` when the lease ran out for lack of renewals."""
         while True:
             await asyncio.sleep(self._settings.lease.total_seconds() / 3)
             await self.run_once()
-            if not self._standing.may_act(self._clock.monotonic()):
+            if not self._lease.may_act(self._clock.monotonic()):
                 raise LeaseLost("the lease ran out")
 
 
-class Watch:
-    """Looks at the registry and moves lanes until every relay has its share."""
+class Rebalancer:
+    """Reads the registry and moves lanes until every relay has its share. Also follows pauses."""
 
     def __init__(
         self,
         store: Store,
-        standing: Standing,
+        lease: Lease,
         pipelines: Mapping[str, Pipeline],
         *,
         settings: RelaySettings,
@@ -102,66 +106,109 @@ class Watch:
         telemetry: Telemetry,
     ) -> None:
         self._store = store
-        self._standing = standing
+        self._lease = lease
         self._pipelines = pipelines
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry
-        self.beat = clock.monotonic()
-        """When the registry was last looked at, or tried to."""
+        self.last_turn = clock.monotonic()
+        """When the registry was last read, or an attempt to read it ended."""
 
     async def run(self) -> None:
         while True:
             try:
                 await self.run_once()
             except StoreError as error:
-                self._telemetry.store_failed("watching the registry", error)
-            self.beat = self._clock.monotonic()
+                self._telemetry.on_store_failed("watching the registry", error)
+            self.last_turn = self._clock.monotonic()
             await asyncio.sleep(self._settings.watch_interval.total_seconds())
 
     async def run_once(self) -> None:
-        """One look: pauses, surplus lanes, free lanes."""
-        await self._see_pauses()
-        held = {name: frozenset(pipeline.work.epochs) for name, pipeline in self._pipelines.items()}
+        """Follow pauses, hand surplus lanes over, take free ones."""
+        await self._follow_pauses()
+        owned = {name: frozenset(pipeline.state.epochs) for name, pipeline in self._pipelines.items()}
         registry = await self._store.registry(lease=self._settings.lease)
         for name, pipeline in self._pipelines.items():
-            await self._share(pipeline, registry, held=held[name])
-            self.beat = self._clock.monotonic()
+            await self._rebalance(pipeline, registry, owned_before=owned[name])
+            self.last_turn = self._clock.monotonic()
 
-    async def _see_pauses(self) -> None:
-        before = [name for name, pipeline in self._pipelines.items() if pipeline.work.pause_reason is not None]
+    async def _follow_pauses(self) -> None:
+        # Only what was paused before the question can be resumed by its answer: the relay may pause one meanwhile.
+        before = [name for name, pipeline in self._pipelines.items() if pipeline.state.pause_reason is not None]
         paused = {pause.destination: pause for pause in await self._store.pauses()}
         for name, pipeline in self._pipelines.items():
             if (pause := paused.get(name)) is not None:
-                pipeline.work.pause(f"{pause.reason} (by {pause.by})")
-            elif name in before and not pipeline.work.flooded:
-                pipeline.work.resume()
+                pipeline.state.pause(f"{pause.reason} (by {pause.by})")
+            elif name in before and not pipeline.state.is_flooded:
+                pipeline.state.resume()
 
-    async def _share(self, pipeline: Pipeline, registry: Registry, *, held: frozenset[int]) -> None:
-        """Move towards an even share. What was `held` when the registry was read may have been handed over since."""
-        name = pipeline.work.name
-        wanted = moves(
+    async def _rebalance(self, pipeline: Pipeline, registry: Registry, *, owned_before: frozenset[int]) -> None:
+        """Move towards an even share. A lane owned when the registry was read may have been released since."""
+        assignment = plan_assignment(
             registry,
-            me=self._standing.relay_id,
-            destination=name,
-            mine=pipeline.lanes,
+            relay_id=self._lease.relay_id,
+            destination=pipeline.state.name,
+            owned=pipeline.lanes,
             max_lanes=self._settings.max_lanes,
         )
-        if wanted.release:
-            pipeline.revoke(wanted.release)
-        take = sorted(wanted.take - held - pipeline.work.epochs.keys())
-        if take and self._standing.may_act(self._clock.monotonic()):
+        if assignment.release:
+            pipeline.revoke(assignment.release)
+        take = sorted(assignment.take - owned_before - pipeline.state.epochs.keys())
+        if take and self._lease.may_act(self._clock.monotonic()):
             await self._take(pipeline, take)
 
     async def _take(self, pipeline: Pipeline, partitions: list[int]) -> None:
-        name, number = pipeline.work.name, self._standing.next_claims(_MOST_INHERITED)
-        lanes, inherited = await self._store.take(
-            self._standing.relay_id, name, partitions=partitions, lease=self._settings.lease, claim_number=number
+        name = pipeline.state.name
+        lanes, recovered = await self._store.take(
+            self._lease.relay_id,
+            name,
+            partitions=partitions,
+            lease=self._settings.lease,
+            claim_number=self._lease.reserve_claim_numbers(_MAX_RECOVERED_CLAIMS),
         )
         if not lanes:
             return
         taken = [lane.partition for lane in lanes]
         blocked = await self._store.blocked_keys(name, partitions=taken)
-        pipeline.grant(lanes, inherited, blocked)
-        count = sum(len(part.messages) for part in inherited)
-        self._telemetry.lanes_taken(name, taken, inherited=count)
+        pipeline.grant(lanes, recovered, blocked)
+        self._telemetry.on_lanes_taken(name, taken, inherited=sum(len(part.messages) for part in recovered))
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Lanes of one destination that a relay should take, and those it should release."""
+
+    take: frozenset[int] = frozenset()
+    release: frozenset[int] = frozenset()
+
+
+def plan_assignment(
+    registry: Registry, *, relay_id: UUID, destination: str, owned: Collection[int], max_lanes: int | None = None
+) -> Assignment:
+    """Plan the moves of one relay so that the relays which can reach the destination share it evenly.
+
+    `owned` are the lanes that the relay serves, which may be ahead of the registry. No relay takes a lane that a live
+    one owns: the owner hands surplus over by itself, so two relays never pull at one lane. A lane that is the relay's
+    own in the registry but not in `owned`, because the answer to its taking was lost, is taken again, even as surplus:
+    nobody else could free it.
+    """
+    target = _share_lanes(registry, destination, max_lanes).get(relay_id, 0)
+    mine, owners = frozenset(owned), registry.owners.get(destination, {})
+    astray = frozenset(partition for partition, owner in owners.items() if owner == relay_id) - mine
+    if len(mine) > target:
+        surplus = sorted(mine, reverse=True)[: len(mine) - target]
+        return Assignment(take=astray, release=frozenset(surplus))
+    free = [partition for partition in range(PARTITIONS) if partition not in owners and partition not in mine]
+    # Each relay begins at another lane, so that relays which start together do not try to take the same ones.
+    start = relay_id.int % len(free) if free else 0
+    room = max(0, target - len(mine) - len(astray))
+    return Assignment(take=astray.union((free[start:] + free[:start])[:room]))
+
+
+def _share_lanes(registry: Registry, destination: str, max_lanes: int | None) -> Mapping[UUID, int]:
+    """Return how many lanes each relay should own."""
+    serving = [relay for relay in registry.relays if destination in relay.destinations]
+    able = [relay for relay in serving if destination in relay.reachable] or serving
+    ids = sorted(relay.relay_id for relay in able)
+    share, rest = divmod(PARTITIONS, len(ids)) if ids else (0, 0)
+    even = {relay_id: share + (place < rest) for place, relay_id in enumerate(ids)}
+    return even if max_lanes is None else {relay_id: min(lanes, max_lanes) for relay_id, lanes in even.items()}

@@ -1,4 +1,4 @@
-"""One destination: reading ahead, sending and settling, side by side, bounded by the window."""
+"""Pipeline of one destination: reading ahead, sending and settling overlap, bounded by the window."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
+from pillarbox.contracts.store import BlockedKey, Lane, RecoveredClaim
+from pillarbox.contracts.transport import Transport
 from pillarbox.errors import StoreError
-from pillarbox.protocols import BlockedKey, Inherited, Lane, Transport
-from pillarbox.relay.dispatch import Dispatch
-from pillarbox.relay.intake import Intake
-from pillarbox.relay.settler import Settler
-from pillarbox.relay.wake import Sleeper, wait_within
-from pillarbox.relay.work import Work
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.polling import PollBackoff, wait_for_event
+from pillarbox.relay.reader import Reader
+from pillarbox.relay.sender import Sender
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "Settler"]
 
 _TICK: Final = 0.5
-"""The longest any loop waits without a look around."""
+"""No loop waits longer without looking around."""
 _IDLE_ROUNDS: Final = 2
+_MAX_SETTLEMENT: Final = 1_000
 
 
 class Pipeline:
@@ -28,172 +29,201 @@ class Pipeline:
 
     def __init__(
         self,
-        work: Work,
+        state: DestinationState,
         *,
         transport: Transport,
-        open_lone: Callable[[], Transport],
-        sleeper: Sleeper,
+        open_transport: Callable[[], Transport],
+        backoff: PollBackoff,
         lone_cap: int,
         patience: timedelta,
     ) -> None:
-        self.work = work
+        self.state = state
         self._patience = patience.total_seconds()
-        """How long the destination may be out of this relay's reach before relays that reach it are preferred."""
+        """How long the destination may be down for this relay before relays that reach it are preferred."""
         self._transport = transport
-        self.sleeper = sleeper
-        self._dispatch = Dispatch(work, transport=transport, open_lone=open_lone, lone_cap=lone_cap)
-        self._intake = Intake(work, transport=transport, sleeper=sleeper)
-        self._settler = Settler(work)
-        self._leaving: dict[int, float] = {}
-        """Lanes being handed over, and until when their messages under way are waited for."""
-        self.beat = work.clock.monotonic()
-        """When the loop that waits for nobody but the store last turned."""
+        self.backoff = backoff
+        self._reader = Reader(state, transport=transport, backoff=backoff)
+        self._sender = Sender(state, transport=transport, open_transport=open_transport, lone_cap=lone_cap)
+        self._settler = Settler(state)
+        self._releases: dict[int, float] = {}
+        """Lanes being handed over, and until when their messages in flight are waited for."""
+        self.last_turn = state.clock.monotonic()
+        """When the settling loop last turned. It waits for nothing but the store."""
 
     # --- lanes ---
 
-    def grant(self, lanes: Iterable[Lane], inherited: Sequence[Inherited], blocked: Iterable[BlockedKey]) -> None:
-        """Serve these lanes too, beginning with what came with them."""
-        core = self.work.core
+    def grant(self, lanes: Iterable[Lane], recovered: Sequence[RecoveredClaim], blocked: Iterable[BlockedKey]) -> None:
+        """Serve these lanes too, beginning with the claims that were recovered with them."""
+        state = self.state
         for lane in lanes:
-            self.work.epochs[lane.partition] = lane.epoch
-            self._leaving.pop(lane.partition, None)
-            core.grant(lane.partition)
-        for part in inherited:
-            core.inherit(part.claim.number, part.messages, strikes=part.claim.strikes)
-            self.work.standing.inherited(part.claim.message_ids, now=self.work.clock.monotonic())
+            state.epochs[lane.partition] = lane.epoch
+            self._releases.pop(lane.partition, None)
+            state.ordering.grant(lane.partition)
+        for part in recovered:
+            state.ordering.recover_claim(part.claim.number, part.messages, strikes=part.claim.strikes)
+            state.lease.pause_for_claims(part.claim.message_ids, now=state.clock.monotonic())
         for key in blocked:
-            core.block(key.partition, key.key, front=key.front)
+            state.ordering.block(key.partition, key.key, front=key.front)
         self.wake()
-        self.work.ready.set()
-        self.work.outcomes.set()
+        state.send_event.set()
+        state.settle_event.set()
 
     def revoke(self, partitions: Iterable[int]) -> None:
-        """Hand lanes over: read them no more, finish what is under way, then release them."""
-        until = self.work.clock.monotonic() + self.work.settings.send_timeout.total_seconds()
+        """Hand lanes over: stop reading them, finish what is being sent, then release them."""
+        until = self.state.clock.monotonic() + self.state.settings.send_timeout.total_seconds()
         for partition in partitions:
-            if partition in self.work.epochs and partition not in self._leaving:
-                self._leaving[partition] = until
-                self.work.core.revoke(partition)
-        self.work.outcomes.set()
+            if partition in self.state.epochs and partition not in self._releases:
+                self._releases[partition] = until
+                self.state.ordering.revoke(partition)
+        self.state.settle_event.set()
 
     @property
     def lanes(self) -> Mapping[int, int]:
-        """The lanes it serves and means to keep."""
-        return {p: epoch for p, epoch in self.work.epochs.items() if p not in self._leaving}
+        """The lanes that it serves and will keep, with their epochs."""
+        return {p: epoch for p, epoch in self.state.epochs.items() if p not in self._releases}
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the destination answers, or did not long ago: a short outage moves no lanes."""
-        return self.work.breaker.was_open_for(self.work.clock.monotonic()) < self._patience
-
-    def wake(self) -> None:
-        """There is something new."""
-        self.sleeper.woken()
-        self.work.intake.set()
-
-    def peek(self) -> None:
-        """Have one look, and go on sleeping if there is nothing."""
-        self.work.intake.set()
+        """The destination answers, or did so a short time ago: a short outage moves no lanes."""
+        return self.state.breaker.open_for(self.state.clock.monotonic()) < self._patience
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is in hand, and the last looks at its lanes found nothing that could be sent now."""
-        return self._intake.empty_rounds >= _IDLE_ROUNDS and not self.work.core.in_hand
+        """Nothing is in flight, and the last rounds found nothing that could be sent now."""
+        return self._reader.empty_rounds >= _IDLE_ROUNDS and not self.state.ordering.in_flight
+
+    def wake(self) -> None:
+        """Read now, and often for a while: there is something new."""
+        self.backoff.reset()
+        self.poll()
+
+    def poll(self) -> None:
+        """Read once now, and keep the backoff if there is nothing."""
+        self.state.read_event.set()
 
     # --- running ---
 
     async def run(self) -> None:
-        """Open the transport and turn until cancelled. A transport that is slow to open costs nobody the lease."""
+        """Open the transport, then read, send and settle until cancelled."""
         try:
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._settling())
+                # Started first: while a transport is slow to open, it shows the heartbeat that this loop is alive.
+                loops.create_task(self._run_settler())
                 await self._connect()
-                loops.create_task(self._reading())
-                loops.create_task(self._sending())
+                loops.create_task(self._run_reader())
+                loops.create_task(self._run_sender())
         finally:
-            self._intake.abandon()
-            self._dispatch.abandon()
+            self._reader.abandon()
+            self._sender.abandon()
             with contextlib.suppress(Exception):
                 await self._transport.close()
 
+    async def drain(self, *, within: float) -> None:
+        """Finish gracefully: take nothing more, let what is being sent finish, record it all."""
+        state = self.state
+        state.is_stopping = True
+        state.close()
+        await self._reader.finish()
+        await self._sender.finish(within=within)
+        self._sender.abandon()
+        state.ordering.drop_unanswered()
+        until = state.clock.monotonic() + within
+        while await self._settler.run_once() and state.may_act() and state.clock.monotonic() < until:
+            pass
+
     async def _connect(self) -> None:
-        work = self.work
+        state = self.state
         try:
-            async with asyncio.timeout(work.settings.send_timeout.total_seconds()):
+            async with asyncio.timeout(state.settings.send_timeout.total_seconds()):
                 await self._transport.open()
-            work.is_connected = True
+            state.is_connected = True
         except Exception as error:
-            reason = str(error) or "no connection in time"
-            seconds = work.breaker.open(work.clock.monotonic(), reason=reason, dice=work.dice.random())
-            work.telemetry.breaker_opened(work.name, reason=reason, seconds=seconds)
-            work.shut()
+            state.open_breaker(str(error) or "no connection in time")
+            state.close()
 
-    async def _reading(self) -> None:
-        work = self.work
+    async def _run_reader(self) -> None:
+        state = self.state
         while True:
-            found = await self._intake.run_once()
-            wait = min(self.sleeper.after(found), _TICK)
-            if not work.breaker.is_closed:
-                wait = min(wait, work.breaker.wait(work.clock.monotonic()) or wait)
+            found = await self._reader.run_once()
+            wait = min(self.backoff.next_wait(found), _TICK)
+            if not state.breaker.is_closed:
+                wait = min(wait, state.breaker.wait(state.clock.monotonic()) or wait)
             if wait:
-                await wait_within(work.intake, wait)
+                await wait_for_event(state.read_event, wait)
 
-    async def _sending(self) -> None:
-        work = self.work
+    async def _run_sender(self) -> None:
+        state = self.state
         while True:
-            await wait_within(work.ready, _TICK)
-            work.ready.clear()
-            if delay := self._dispatch.send_ready():
+            await wait_for_event(state.send_event, _TICK)
+            state.send_event.clear()
+            if delay := self._sender.send_ready():
                 await asyncio.sleep(delay)
-                work.ready.set()
+                state.send_event.set()
 
-    async def _settling(self) -> None:
-        work = self.work
+    async def _run_settler(self) -> None:
+        state = self.state
         while True:
-            await wait_within(work.outcomes, _TICK)
-            self.beat = work.clock.monotonic()
-            while await self._settler.run_once() and work.may_act():
-                self.beat = work.clock.monotonic()
-            await self._hand_over()
-            if work.flooded:
+            await wait_for_event(state.settle_event, _TICK)
+            self.last_turn = state.clock.monotonic()
+            while await self._settler.run_once() and state.may_act():
+                self.last_turn = state.clock.monotonic()
+            await self._release_lanes()
+            if state.is_flooded:
                 await self._pause_flooded()
-            if not work.may_act():
+            if not state.may_act():
                 await asyncio.sleep(_TICK / 10)
 
-    async def _hand_over(self) -> None:
-        """Release the lanes that are drained, or were waited for long enough."""
-        work = self.work
-        now = work.clock.monotonic()
-        late = [partition for partition, until in self._leaving.items() if now >= until]
-        done = late + [p for p in self._leaving if p not in late and work.core.is_drained(p)]
+    async def _release_lanes(self) -> None:
+        """Release the revoked lanes that are drained, or were waited for long enough."""
+        state = self.state
+        now = state.clock.monotonic()
+        late = [partition for partition, until in self._releases.items() if now >= until]
+        done = late + [p for p in self._releases if p not in late and state.ordering.is_drained(p)]
         if not done:
             return
-        work.core.drop(late)
-        fence = work.fence(done)
-        if await work.carried_through("releasing", lambda: work.store.release(fence)):
-            work.telemetry.lanes_left(work.name, done)
+        state.ordering.drop(late)
+        fence = state.fence(done)
+        if await state.retry_write("releasing", lambda: state.store.release(fence)):
+            state.telemetry.on_lanes_released(state.name, done)
         for partition in done:
-            self._leaving.pop(partition, None)
-            work.epochs.pop(partition, None)
+            self._releases.pop(partition, None)
+            state.epochs.pop(partition, None)
 
     async def _pause_flooded(self) -> None:
-        """Every message was refused, one after the other: that is no fault of the messages."""
-        work = self.work
+        """Pause the destination: every message was rejected, one after the other, so the messages are not at fault."""
+        state = self.state
         reason = "many messages in a row were rejected and none was delivered"
         with contextlib.suppress(StoreError):
-            await work.store.pause(work.name, by=f"relay {work.standing.relay_id}", reason=reason)
-            work.flooded = False
-        work.pause(reason)
+            await state.store.pause(state.name, by=f"relay {state.lease.relay_id}", reason=reason)
+            state.is_flooded = False
+        state.pause(reason)
 
-    async def drain(self, *, within: float) -> None:
-        """Finish gracefully: take nothing more, let what is under way finish, record it all."""
-        work = self.work
-        work.stopping = True
-        work.shut()
-        await self._intake.finish()
-        await self._dispatch.finish(within=within)
-        self._dispatch.abandon()
-        work.core.drop_unanswered()
-        until = work.clock.monotonic() + within
-        while await self._settler.run_once() and work.may_act() and work.clock.monotonic() < until:
-            pass
+
+class Settler:
+    """Records outcomes, one settlement at a time. Outcomes that come meanwhile are in the next."""
+
+    def __init__(self, state: DestinationState) -> None:
+        self._state = state
+        self._lock = asyncio.Lock()
+
+    async def run_once(self) -> bool:
+        """Record the outcomes that are there; return whether there were any."""
+        async with self._lock:
+            return await self._settle()
+
+    async def _settle(self) -> bool:
+        state = self._state
+        state.settle_event.clear()
+        if not state.ordering.has_outcomes:
+            return False
+        settlement, lanes = state.ordering.next_settlement(_MAX_SETTLEMENT)
+        fence = state.fence(lanes)
+        if not await state.retry_write("settling", lambda: state.store.settle(fence, settlement)):
+            state.ordering.abort_settlement(settlement)
+            return True
+        state.ordering.confirm_settlement(settlement)
+        state.telemetry.on_settled(state.name, delivered=len(settlement.delivered), failed=len(settlement.failures))
+        state.read_event.set()
+        if state.ordering.has_ready or state.ordering.has_lone:
+            state.send_event.set()
+        return True

@@ -1,4 +1,4 @@
-"""The relay: membership, pipelines and duties, assembled and run."""
+"""Relay: builds the pipelines of its destinations, and runs them beside membership and duties."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from types import TracebackType
@@ -17,46 +17,46 @@ from uuid import UUID
 import msgspec
 
 from pillarbox.clock import Clock, SystemClock
+from pillarbox.contracts.store import RelayInfo, Selection, Store, Wakeups
+from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
 from pillarbox.errors import ConfigError, StoreError, StoreUnavailable
-from pillarbox.message import SKIPPED_DESTINATION, State
-from pillarbox.protocols import RelayInfo, Selection, Store, Transport, Wakeups
+from pillarbox.message import SKIPPED_DESTINATION, Message, State
+from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.janitor import Archive, Janitor
-from pillarbox.relay.judging import Judge
-from pillarbox.relay.membership import Heartbeat, LeaseLost, Watch
+from pillarbox.relay.lease import Lease
+from pillarbox.relay.membership import Heartbeat, LeaseLost, Rebalancer
+from pillarbox.relay.outcome_policy import OutcomePolicy, SkipPolicy
 from pillarbox.relay.pipeline import Pipeline
+from pillarbox.relay.polling import PollBackoff, WakeupArming
 from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty, RelaySettings
-from pillarbox.relay.skipping import SkippingJudge, SkippingTransport
-from pillarbox.relay.standing import Standing
-from pillarbox.relay.turning import Turning
-from pillarbox.relay.wake import Drowsing, Sleeper
-from pillarbox.relay.work import Work
+from pillarbox.stores.factory import open_store
 from pillarbox.telemetry import LoggingTelemetry, Telemetry
 
-__all__ = ["Destination", "Pulse", "Relay"]
+__all__ = ["Destination", "Relay", "RelayHealth"]
 
 _FORWARD_INTERVAL: Final = 1.0
 _FORWARD_BATCH: Final = 500
-_IDLE_LOOK: Final = 0.02
+_IDLE_INTERVAL: Final = 0.02
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where messages go: a way to make its transport, and how it is served.
+    """Destination to serve: a factory of its transport, and its settings.
 
-    `transport` is called once when the relay starts, and once more for each message that must go alone.
+    `transport` is called once when the relay starts, and once more for each message that must be sent alone.
     """
 
     transport: Callable[[], Transport]
     settings: DestinationSettings = DestinationSettings()
 
 
-class Pulse(msgspec.Struct, frozen=True, kw_only=True):
-    """A relay's word on itself."""
+class RelayHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Health of a relay as its own process sees it."""
 
     relay_id: UUID | None
     """None: it has not entered the registry yet."""
     stopping: bool
     idle_for: float
-    """Seconds for which its loop has not turned though it was asked to. Waiting for a store is no such thing."""
+    """Seconds for which its event loop has been blocked. Waiting for a store does not block it."""
     lease: timedelta
 
 
@@ -66,12 +66,18 @@ class Relay:
     Run any number of them on one store: they share the lanes evenly, and take over what a dead one leaves. `run()`
     returns after `stop()`, when everything under way has finished and is recorded. As an async context manager it runs
     in the background of its block.
+
+        relay = Relay("postgresql:///shop", {"billing": "amqp://localhost", "mail": "https://mail.example/hooks"})
+        await relay.run()
+
+    `store` is a URL or a `Store`. `destinations` are URLs by name, or `Destination` objects. In a URL `${NAME}` stands
+    for an environment variable.
     """
 
     def __init__(
         self,
-        store: Store,
-        destinations: Iterable[Destination],
+        store: Store | str,
+        destinations: Mapping[str, str] | Iterable[Destination],
         *,
         settings: RelaySettings = DEFAULT_SETTINGS,
         clock: Clock | None = None,
@@ -79,7 +85,11 @@ class Relay:
         archive: Archive | None = None,
         seed: int | None = None,
     ) -> None:
-        self._store = store
+        if isinstance(destinations, Mapping):
+            from pillarbox.relay.configuration import destination_from_url
+
+            destinations = [destination_from_url(name, url) for name, url in destinations.items()]
+        self._store = open_store(store) if isinstance(store, str) else store
         self._destinations = {destination.settings.name: destination for destination in destinations}
         if not self._destinations:
             raise ConfigError("A relay needs at least one destination to deliver to.")
@@ -92,21 +102,47 @@ class Relay:
         self._once = False
         self._task: asyncio.Task[None] | None = None
         self._pipelines: dict[str, Pipeline] = {}
-        self._drowsing: Drowsing | None = None
+        self._arming: WakeupArming | None = None
         self.relay_id: str | None = None
         self._is_registered = False
-        self._turning: Turning | None = None
+        self._probe: LoopProbe | None = None
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        telemetry: Telemetry | None = None,
+        archive: Archive | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """Make the relay that the configuration describes, as `pillarbox relay` runs it.
+
+        `path` is found as `Config.load` finds it. Raises `ConfigError` where something is missing or wrong.
+        """
+        from pillarbox.config import Config
+        from pillarbox.relay.configuration import list_served_destinations, read_relay_section, read_store
+
+        config = Config.load(path, environ=environ)
+        settings = read_relay_section(config).settings
+        destinations = [one.destination() for one in list_served_destinations(config)]
+        url, names = read_store(config)
+        return cls(
+            open_store(url, names=names), destinations, settings=settings, clock=clock, telemetry=telemetry,
+            archive=archive,
+        )  # fmt: skip
 
     # --- from outside ---
 
     @property
-    def pulse(self) -> Pulse:
-        """How the process itself sees it. The tables say the rest. Safe to ask from another thread."""
-        relay_id, turning = self.relay_id, self._turning
-        return Pulse(
+    def health(self) -> RelayHealth:
+        """Its health as this process sees it; the tables hold the rest. Safe to read from another thread."""
+        relay_id, probe = self.relay_id, self._probe
+        return RelayHealth(
             relay_id=UUID(relay_id) if relay_id is not None and self._is_registered else None,
             stopping=self._stop.is_set(),
-            idle_for=0.0 if turning is None else turning.idle_for(),
+            idle_for=0.0 if probe is None else probe.measure_block(),
             lease=self._settings.lease,
         )
 
@@ -115,7 +151,7 @@ class Relay:
         self._stop.set()
 
     def wake(self) -> None:
-        """Look for messages now: a writer in this process has committed some."""
+        """Read now: a writer in this process has committed messages."""
         for pipeline in self._pipelines.values():
             pipeline.wake()
 
@@ -131,79 +167,82 @@ class Relay:
             await self._task
 
     async def run(self, *, once: bool = False) -> None:
-        """Deliver until stopped, or `once`: until nothing is left that could be delivered now.
+        """Deliver until stopped, or with `once` until nothing is left that could be delivered now.
 
-        A lost lease starts a new life under a new id.
+        When the lease is lost, everything is dropped and the relay starts again under a new id.
         """
         self._once = once
-        self._turning = Turning(asyncio.get_running_loop(), clock=self._clock)
+        self._probe = LoopProbe(asyncio.get_running_loop(), clock=self._clock)
         await self._store.open()
         try:
             while not self._stop.is_set():
                 try:
-                    await self._live()
-                except LeaseLost as lost:
-                    self._telemetry.lease_lost(reason=str(lost))
+                    await self._run_lease()
+                except LeaseLost as error:
+                    self._telemetry.on_lease_lost(reason=str(error))
         finally:
             await self._store.close()
 
-    # --- one life ---
+    # --- one lease ---
 
-    async def _live(self) -> None:
+    async def _run_lease(self) -> None:
         self._is_registered = False
-        standing = Standing(lease=self._settings.lease)
-        self.relay_id = str(standing.relay_id)
-        self._pipelines = self._assembled(standing)
-        watch = Watch(
+        lease = Lease(duration=self._settings.lease)
+        self.relay_id = str(lease.relay_id)
+        self._pipelines = self._build_pipelines(lease)
+        rebalancer = Rebalancer(
             self._store,
-            standing,
+            lease,
             self._pipelines,
             settings=self._settings,
             clock=self._clock,
             telemetry=self._telemetry,
         )
         heartbeat = Heartbeat(
-            self._store, standing, settings=self._settings, clock=self._clock, telemetry=self._telemetry,
-            reachable=self._reachable, progress=lambda: self._progress(watch),
-        )  # fmt: skip
-        if not await self._register(heartbeat, standing):
+            self._store,
+            lease,
+            settings=self._settings,
+            clock=self._clock,
+            telemetry=self._telemetry,
+            reachable=self._find_reachable,
+            progress=lambda: min([rebalancer.last_turn, *(p.last_turn for p in self._pipelines.values())]),
+        )
+        if not await self._register(heartbeat, lease):
             return
         self._is_registered = True
-        async with self._store.wakeups(self._notified) as wakeups:
-            services: list[Coroutine[Any, Any, None]] = [heartbeat.run(), watch.run(), *self._duties()]
+        async with self._store.wakeups(self._on_notification) as wakeups:
+            services: list[Coroutine[Any, Any, None]] = [heartbeat.run(), rebalancer.run(), *self._build_duties()]
             services += [pipeline.run() for pipeline in self._pipelines.values()]
             if self._store.features.notifies:
-                self._drowsing = self._drowsing_with(heartbeat, wakeups)
-                services.append(self._drowsing.run())
+                self._arming = self._build_arming(heartbeat, wakeups)
+                services.append(self._arming.run())
             if self._once:
                 services.append(self._stop_when_idle())
-            await self._run_services(services, standing)
+            await self._run_services(services, lease)
 
-    def _notified(self) -> None:
-        self.wake()
-        if self._drowsing is not None:
-            self._drowsing.notified()
+    async def _register(self, heartbeat: Heartbeat, lease: Lease) -> bool:
+        """Enter the registry, however long the store is away; return False if stopped meanwhile."""
+        names = list(self._pipelines)
+        info = RelayInfo(
+            relay_id=lease.relay_id,
+            service=self._settings.service,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("pillarbox"),
+            destinations=names,
+            reachable=names,
+        )
+        while not self._stop.is_set():
+            try:
+                await heartbeat.register(info)
+                return True
+            except StoreUnavailable as error:
+                self._telemetry.on_store_failed("registering", error)
+                await asyncio.sleep(self._settings.poll_interval.total_seconds())
+        return False
 
-    def _drowsing_with(self, heartbeat: Heartbeat, wakeups: Wakeups) -> Drowsing:
-        async def tell() -> None:
-            heartbeat.is_asleep = drowsing.is_asleep
-            await heartbeat.run_once()
-
-        sleepers = [pipeline.sleeper for pipeline in self._pipelines.values()]
-        drowsing = Drowsing(sleepers, wakeups=wakeups, tell=tell, peek=self._peek)
-        return drowsing
-
-    def _peek(self) -> None:
-        for pipeline in self._pipelines.values():
-            pipeline.peek()
-
-    async def _stop_when_idle(self) -> None:
-        while not all(pipeline.is_idle for pipeline in self._pipelines.values()):  # noqa: ASYNC110 - many of them
-            await asyncio.sleep(_IDLE_LOOK)
-        self.stop()
-        await asyncio.Event().wait()
-
-    async def _run_services(self, services: Sequence[Coroutine[Any, Any, None]], standing: Standing) -> None:
+    async def _run_services(self, services: Sequence[Coroutine[Any, Any, None]], lease: Lease) -> None:
+        """Run all until the relay is stopped, or one of them raises."""
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(service) for service in services]
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -211,101 +250,154 @@ class Relay:
             for task in tasks:
                 if task.done():
                     task.result()
-            await self._finish(standing)
+            await self._finish(lease)
         finally:
             everything: list[asyncio.Task[Any]] = [*tasks, stopped]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
 
-    async def _finish(self, standing: Standing) -> None:
+    async def _finish(self, lease: Lease) -> None:
         """Stop claiming, let the windows finish, record everything, leave the registry."""
         await asyncio.gather(
             *(
-                pipeline.drain(within=pipeline.work.settings.send_timeout.total_seconds())
+                pipeline.drain(within=pipeline.state.settings.send_timeout.total_seconds())
                 for pipeline in self._pipelines.values()
             )
         )
         with contextlib.suppress(StoreError):
-            await self._store.leave(standing.relay_id)
+            await self._store.leave(lease.relay_id)
 
-    async def _register(self, heartbeat: Heartbeat, standing: Standing) -> bool:
-        while not self._stop.is_set():
-            try:
-                await heartbeat.register(self._info(standing))
-                return True
-            except StoreUnavailable as error:
-                self._telemetry.store_failed("registering", error)
-                await asyncio.sleep(self._settings.poll_interval.total_seconds())
-        return False
+    async def _stop_when_idle(self) -> None:
+        while not all(pipeline.is_idle for pipeline in self._pipelines.values()):  # noqa: ASYNC110 - many of them
+            await asyncio.sleep(_IDLE_INTERVAL)
+        self.stop()
+        await asyncio.Event().wait()  # a service that ends would end the others before they are drained
 
-    def _info(self, standing: Standing) -> RelayInfo:
-        names = list(self._pipelines)
-        return RelayInfo(
-            relay_id=standing.relay_id, service=self._settings.service, host=socket.gethostname(), pid=os.getpid(),
-            version=version("pillarbox"), destinations=names, reachable=names,
-        )  # fmt: skip
+    def _on_notification(self) -> None:
+        self.wake()
+        if self._arming is not None:
+            self._arming.on_notification()
 
-    def _assembled(self, standing: Standing) -> dict[str, Pipeline]:
+    def _build_arming(self, heartbeat: Heartbeat, wakeups: Wakeups) -> WakeupArming:
+        async def publish() -> None:
+            heartbeat.is_asleep = arming.is_armed
+            await heartbeat.run_once()
+
+        def poll() -> None:
+            for pipeline in self._pipelines.values():
+                pipeline.poll()
+
+        backoffs = [pipeline.backoff for pipeline in self._pipelines.values()]
+        arming = WakeupArming(backoffs, wakeups=wakeups, publish=publish, poll=poll)
+        return arming
+
+    def _build_pipelines(self, lease: Lease) -> dict[str, Pipeline]:
         if not self._settings.owns_lanes:
             return {}
-        pipelines = {name: self._pipeline(destination, standing) for name, destination in self._destinations.items()}
-        skipping = Destination(SkippingTransport, DestinationSettings(name=SKIPPED_DESTINATION))
-        pipelines[SKIPPED_DESTINATION] = self._pipeline(skipping, standing)
-        return pipelines
+        skipped = Destination(SkipTransport, DestinationSettings(name=SKIPPED_DESTINATION))
+        return {
+            name: self._build_pipeline(destination, lease)
+            for name, destination in {**self._destinations, SKIPPED_DESTINATION: skipped}.items()
+        }
 
-    def _pipeline(self, destination: Destination, standing: Standing) -> Pipeline:
+    def _build_pipeline(self, destination: Destination, lease: Lease) -> Pipeline:
         settings = destination.settings
-        judge_of = SkippingJudge if settings.name == SKIPPED_DESTINATION else Judge
-        work = Work(
-            settings, store=self._store, standing=standing, clock=self._clock, telemetry=self._telemetry,
-            dice=self._dice, judge=judge_of(retry=settings.retry, after_failure=settings.after_failure),
-        )  # fmt: skip
+        policy_class = SkipPolicy if settings.name == SKIPPED_DESTINATION else OutcomePolicy
+        state = DestinationState(
+            settings,
+            store=self._store,
+            lease=lease,
+            policy=policy_class(retry=settings.retry, after_failure=settings.after_failure),
+            clock=self._clock,
+            telemetry=self._telemetry,
+            dice=self._dice,
+        )
         return Pipeline(
-            work, transport=destination.transport(), open_lone=destination.transport,
-            sleeper=Sleeper(poll_interval=self._settings.poll_interval), lone_cap=self._settings.lone_cap,
+            state,
+            transport=destination.transport(),
+            open_transport=destination.transport,
+            backoff=PollBackoff(poll_interval=self._settings.poll_interval),
+            lone_cap=self._settings.lone_cap,
             patience=self._settings.lease,
-        )  # fmt: skip
+        )
 
-    def _reachable(self) -> list[str]:
+    def _find_reachable(self) -> list[str]:
         return [name for name, pipeline in self._pipelines.items() if pipeline.is_reachable]
-
-    def _progress(self, watch: Watch) -> float:
-        """When the loop that turned least recently did so."""
-        return min([watch.beat, *(pipeline.beat for pipeline in self._pipelines.values())])
 
     # --- duties ---
 
-    def _duties(self) -> list[Coroutine[Any, Any, None]]:
+    def _build_duties(self) -> list[Coroutine[Any, Any, None]]:
         duties = []
         settings = self._settings
         if Duty.CLEAN in settings.duties:
             janitor = Janitor(
                 self._store, retention=settings.retention, telemetry=self._telemetry, archive=self._archive
             )
-            duties.append(self._repeated("cleaning", janitor.run_once, settings.retention.every.total_seconds()))
+            duties.append(self._repeat("cleaning", janitor.run_once, settings.retention.every.total_seconds()))
         if Duty.RECOVER in settings.duties:
             every = settings.lease.total_seconds()
-            duties.append(self._repeated("forgetting dead relays", self._forget, every))
+            duties.append(self._repeat("forgetting dead relays", self._forget_relays, every))
         if any(destination.settings.dead_letter for destination in self._destinations.values()):
-            duties.append(self._repeated("forwarding dead letters", self._forward, _FORWARD_INTERVAL))
+            duties.append(self._repeat("forwarding dead letters", self._forward_dead_letters, _FORWARD_INTERVAL))
         return duties
 
-    async def _repeated(self, what: str, once: Callable[[], Awaitable[object]], seconds: float) -> None:
-        """A duty that fails, be it by the user's own archive, is told and tried again: delivery goes on."""
+    async def _repeat(self, what: str, once: Callable[[], Awaitable[object]], seconds: float) -> None:
+        """Run a duty again and again. If it fails, for example in the user's own archive, delivery goes on."""
         while True:
             try:
                 await once()
             except Exception as error:
-                self._telemetry.duty_failed(what, error)
+                self._telemetry.on_duty_failed(what, error)
             await asyncio.sleep(seconds * (0.9 + self._dice.random() / 5))
 
-    async def _forget(self) -> None:
+    async def _forget_relays(self) -> None:
         await self._store.forget(stale_after=self._settings.stale_after)
 
-    async def _forward(self) -> None:
-        """Failed messages go on to their dead-letter destination."""
+    async def _forward_dead_letters(self) -> None:
+        """Send failed messages on to their dead-letter destination."""
         for name, destination in self._destinations.items():
             if (to := destination.settings.dead_letter) is not None:
                 failed = Selection(states=[State.FAILED], destination=name)
                 await self._store.redrive(failed, by=f"relay {self.relay_id}", limit=_FORWARD_BATCH, to=to)
+
+
+class SkipTransport:
+    """Transport of the reserved destination for messages that no route matched. It sends nothing."""
+
+    features: Final = TransportFeatures(name="skipping")
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None: ...
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        return [Outcome(True)] * len(messages)
+
+
+class LoopProbe:
+    """Measures for how long an event loop has been blocked, from any thread.
+
+    A loop that only waits, for example for a database that is away, is not blocked.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock) -> None:
+        self._loop: Final = loop
+        self._clock: Final = clock
+        self._scheduled_at: float | None = None
+
+    def measure_block(self) -> float:
+        """Return the seconds since a callback was scheduled that has not run yet; 0 if the loop runs, or has ended."""
+        if (scheduled_at := self._scheduled_at) is not None:
+            return max(self._clock.monotonic() - scheduled_at, 0.0)
+        self._scheduled_at = self._clock.monotonic()
+        try:
+            self._loop.call_soon_threadsafe(self._on_turn)
+        except RuntimeError:
+            self._scheduled_at = None
+        return 0.0
+
+    def _on_turn(self) -> None:
+        self._scheduled_at = None

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from pillarbox.errors import ConfigError
-from pillarbox.names import check_destination
-from pillarbox.relay.judging import AfterFailure
+from pillarbox.message import check_destination
+from pillarbox.relay.outcome_policy import AfterFailure
 from pillarbox.retry import DEFAULT_RETRY, RetryPolicy
 
 __all__ = ["DEFAULT_DUTIES", "DEFAULT_SETTINGS", "DestinationSettings", "Duty", "RelaySettings", "Retention"]

@@ -1,0 +1,155 @@
+"""State of one destination in one relay, shared by its reader, its sender and its settler."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Final
+
+from pillarbox.clock import Clock
+from pillarbox.contracts.store import Fence, Store
+from pillarbox.errors import Fenced, StoreError, StoreUnavailable
+from pillarbox.relay.breaker import Breaker
+from pillarbox.relay.lease import Lease
+from pillarbox.relay.ordering import LaneOrdering
+from pillarbox.relay.outcome_policy import OutcomePolicy
+from pillarbox.relay.settings import DestinationSettings
+from pillarbox.retry import Backoff
+from pillarbox.telemetry import Telemetry
+
+__all__ = ["DestinationState"]
+
+_KEY_SHARE: Final = 8
+"""One key holds at most this part of the window."""
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 2.0
+
+
+class DestinationState:
+    """Ordering, breaker, lanes and wake-up events of one destination."""
+
+    def __init__(
+        self,
+        settings: DestinationSettings,
+        *,
+        store: Store,
+        lease: Lease,
+        policy: OutcomePolicy,
+        clock: Clock,
+        telemetry: Telemetry,
+        dice: random.Random,
+    ) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.store = store
+        self.lease = lease
+        self.policy = policy
+        self.clock = clock
+        self.telemetry = telemetry
+        self.dice = dice
+        self.breaker = Breaker()
+        self.ordering = LaneOrdering(
+            window=settings.window, key_share=settings.window // _KEY_SHARE, skips_keys=store.features.skips_keys
+        )
+        self.epochs: dict[int, int] = {}
+        """Owned lanes, and the epoch under which each was taken."""
+        self.pause_reason: str | None = None
+        self.is_connected = False
+        """The transport was opened once. After that it reconnects by itself."""
+        self.is_flooded = False
+        """So many rejections came in a row that the destination is to be paused."""
+        self.is_stopping = False
+        self.read_event = asyncio.Event()
+        """There may be something to read, or room for it."""
+        self.send_event = asyncio.Event()
+        """There may be something to send."""
+        self.settle_event = asyncio.Event()
+        """There may be something to settle."""
+
+    # --- may messages flow? ---
+
+    @property
+    def is_open(self) -> bool:
+        """Messages may flow, up to the full window."""
+        return self.breaker.is_closed and self.pause_reason is None and not self.is_stopping
+
+    def close(self) -> None:
+        """Send nothing more. What is unsent returns to the table."""
+        self.ordering.close()
+        self.settle_event.set()
+
+    def reopen(self) -> None:
+        """Send again, if nothing else forbids it: with the full window, from the start of every lane."""
+        if self.is_open:
+            self.ordering.window = self.settings.window
+            self.ordering.reopen()
+            self.read_event.set()
+
+    def open_breaker(self, reason: str, *, at_least: timedelta | None = None) -> None:
+        """Note an outage: nothing is tried for a while."""
+        seconds = self.breaker.open(self.clock.monotonic(), reason=reason, dice=self.dice.random(), at_least=at_least)
+        self.telemetry.on_breaker_opened(self.name, reason=reason, seconds=seconds)
+
+    def close_breaker(self) -> bool:
+        """Note that the destination answers; return whether it did not before."""
+        if not self.breaker.close():
+            return False
+        self.telemetry.on_breaker_closed(self.name)
+        return True
+
+    def pause(self, reason: str) -> None:
+        """Stop serving the destination, because a person or the relay itself paused it."""
+        if self.pause_reason is None:
+            self.pause_reason = reason
+            self.telemetry.on_paused(self.name, reason=reason)
+            self.close()
+
+    def resume(self) -> None:
+        """Serve the destination again."""
+        if self.pause_reason is not None:
+            self.pause_reason = None
+            self.policy.reset_rejections()
+            self.telemetry.on_resumed(self.name)
+            self.reopen()
+
+    # --- lanes ---
+
+    def fence(self, partitions: Iterable[int]) -> Fence:
+        """Build the proof of ownership for a write in these lanes."""
+        return Fence(self.lease.relay_id, self.name, {p: self.epochs[p] for p in partitions if p in self.epochs})
+
+    def drop_lanes(self, partitions: Iterable[int]) -> None:
+        """Forget lanes that another relay owns."""
+        lost = [partition for partition in partitions if partition in self.epochs]
+        for partition in lost:
+            del self.epochs[partition]
+        self.ordering.drop(lost)
+        if lost:
+            self.telemetry.on_fenced(self.name, lost)
+
+    def may_act(self) -> bool:
+        """Return whether the lease surely holds."""
+        return self.lease.may_act(self.clock.monotonic())
+
+    async def retry_write(self, what: str, write: Callable[[], Awaitable[None]]) -> bool:
+        """Repeat a write until it succeeds; return False once the lease, or one of its lanes, is lost.
+
+        Writes are idempotent, so one whose answer was lost can be repeated too.
+        """
+        backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self.dice)
+        while True:
+            try:
+                await write()
+                return True
+            except Fenced as error:
+                self.drop_lanes(error.partitions)
+                return False
+            except StoreError as error:
+                self.telemetry.on_store_failed(what, error)
+                if not isinstance(error, StoreUnavailable):
+                    backoff.slow_down()
+            if not self.may_act():
+                return False
+            await asyncio.sleep(backoff.next_wait())

@@ -1,0 +1,70 @@
+"""Lease of one relay: its id in the registry, until when it may act, and the numbers of its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+from uuid import UUID, uuid4
+
+__all__ = ["Lease"]
+
+_LONGEST_PAUSE: Final = 1.0
+_PAUSE_STEP: Final = 0.01
+
+
+class Lease:
+    """Lease under one random relay id.
+
+    It is counted on the monotonic clock from before its renewal was sent. So sending stops before another relay may
+    take over, whatever the wall clocks of relay and database show.
+    """
+
+    def __init__(self, *, duration: timedelta) -> None:
+        self.relay_id: UUID = uuid4()
+        self._duration = duration.total_seconds()
+        self._margin = self._duration / 10
+        self._until = 0.0
+        self._claims = 0
+        self._unclaimed: set[int] = set()
+        self._paused_until = 0.0
+
+    def extend(self, sent_at: float) -> None:
+        """Note that a renewal which was sent at that moment was granted."""
+        self._until = max(self._until, sent_at + self._duration)
+
+    def may_act(self, now: float) -> bool:
+        """Return whether the lease surely holds a little longer."""
+        return now < self._until - self._margin
+
+    # --- recovered messages ---
+
+    def pause_for_claims(self, message_ids: Iterable[int], *, now: float) -> None:
+        """Send nothing until these messages of dead relays are claimed again, or a short time has passed.
+
+        Their strikes are in no claim until then. If this relay died of another message meanwhile, they would be lost,
+        and two deadly messages could take turns for ever.
+        """
+        self._unclaimed.update(message_ids)
+        self._paused_until = now + min(_LONGEST_PAUSE, self._duration / 3)
+
+    def note_claimed(self, message_ids: Iterable[int]) -> None:
+        """Note that these messages are claimed, or parked."""
+        if self._unclaimed:
+            self._unclaimed.difference_update(message_ids)
+
+    def pause_left(self, now: float) -> float:
+        """Return for how many seconds nothing may be sent. It is bounded: some of those messages wait for long."""
+        return _PAUSE_STEP if self._unclaimed and now < self._paused_until else 0.0
+
+    # --- claim numbers ---
+
+    def next_claim_number(self) -> int:
+        """Return a number for a claim; none comes twice under one relay id."""
+        return self.reserve_claim_numbers(1)
+
+    def reserve_claim_numbers(self, count: int) -> int:
+        """Reserve consecutive numbers, for claims that a takeover makes in this relay's name; return the first."""
+        first = self._claims + 1
+        self._claims += count
+        return first

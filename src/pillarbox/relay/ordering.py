@@ -1,0 +1,719 @@
+"""Order of one destination's messages: what to claim, park, send and settle next. Pure: no I/O, no clock.
+
+The relay reads rows, sends messages and writes to the store; `LaneOrdering` decides. It promises:
+
+- Messages of one key are sent one at a time, and for the first time in id order. Messages without a key are free.
+- Nothing is sent before its claim is committed.
+- After an acknowledgement the next message of the key goes at once. After any other outcome it goes only when that
+  outcome is recorded durably.
+- A key has at most its share of the window, so that no key starves the others.
+
+How messages come in:
+
+- *Fresh* messages are read above the mark of their lane. *Late* ones were committed after the mark had passed them; the
+  store returns both in one read, in id order, and both are treated alike. Ids already in flight are ignored.
+- *Due* messages waited for a retry or were deferred, and their time has come.
+- A key is *blocked* while the table holds a `retry`, `parked` or `held` message of it that is not in flight. A later
+  message of a blocked key is *parked* once, when it is read. As soon as nothing of the key is in flight, its waiting
+  messages are read by key and taken in id order, up to the first that must go on waiting: the *front*, which is held
+  or whose retry is not due. A message above what was read of its lane is not taken yet, because a fresh one of its key
+  may still come before it.
+- A key that fills its share is *hot*. If the store can skip keys while reading, the rest stays in the table as it is:
+  reads skip the key, and this *remainder* is read in shares whenever the key has nothing else to do. Otherwise the rest
+  is parked.
+
+How messages go back:
+
+- When the destination is down or a lane is handed over, unsent messages return to the table unchanged, with all that is
+  queued behind them. Their lane is *suspended*: nothing new of it is taken until it is read from its start. It also
+  begins a new *generation*, and a claim of an older one returns as soon as it commits. So nothing overtakes what went
+  back.
+- A message that was being sent when a relay or its connection died gets a *strike*. From `LONE_STRIKES` on it is sent
+  alone, under its own claim, so that a message that kills relays cannot hurt its neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from pillarbox.contracts.store import FailedOutcome, ReadResult, Settlement
+from pillarbox.message import Message, State, Waits
+from pillarbox.relay.in_flight import HotKeys, InFlight, InFlightMessage, KeyQueue, LaneProgress, Stage
+
+__all__ = ["LONE_STRIKES", "HotKeyRemainder", "KeyRead", "LaneOrdering", "ReadDecision"]
+
+LONE_STRIKES: Final = 2
+"""From this many strikes on, a message is sent alone."""
+
+# Looking a member up on its enum costs more than the comparison, and these are looked up for every message.
+_WAITING: Final = Stage.WAITING
+_READY: Final = Stage.READY
+_SENT: Final = Stage.SENT
+_DONE: Final = Stage.DONE
+
+
+class ReadDecision(msgspec.Struct, frozen=True):
+    """The messages of one read to claim, and those to park. All others are left alone."""
+
+    take: Sequence[Message]
+    park: Sequence[Message] = ()
+
+
+class KeyRead(msgspec.Struct, frozen=True):
+    """A read to make: the waiting messages of one key."""
+
+    key: str
+    partition: int
+    limit: int
+
+
+class HotKeyRemainder(msgspec.Struct, frozen=True):
+    """A read to make: the lane of a hot key, above the id up to which the key was loaded."""
+
+    key: str
+    partition: int
+    after: int
+
+
+class LaneOrdering:
+    """Order, parking and bookkeeping for one destination's lanes in one relay.
+
+    Calls come in pairs. What `begin_…` or `next_…` hands out comes back by `accept_…` with what was read, by
+    `confirm_…` when it is written, or by `abort_…` when that failed.
+    """
+
+    def __init__(self, *, window: int, key_share: int, skips_keys: bool = False) -> None:
+        self.window = window
+        self.is_open = True
+        """False while the destination is down or paused: nothing more is sent."""
+        self._key_share = max(1, key_share)
+        self._skips_keys = skips_keys
+        """The remainder of a hot key can stay in the table, because reads skip it; otherwise it is parked."""
+        self._lanes: dict[int, LaneProgress] = {}
+        """The lanes that this relay owns."""
+        self._generations = count(1)
+        self._in_flight = InFlight()
+        self._keys: dict[str, KeyQueue] = {}
+        self._hot_keys = HotKeys()
+        self._key_reads: dict[str, None] = {}
+        """Keys whose waiting messages are to be read, first come, first served."""
+        self._ready: deque[InFlightMessage] = deque()
+        self._ready_alone: deque[InFlightMessage] = deque()
+        self._strikes: dict[int, int] = {}
+        """Message to its strikes, kept also while it is not in flight."""
+        self._reads = 0
+        """Reads under way."""
+        self._released_meanwhile: set[int] = set()
+        """Messages that were released since those reads began. Their results may still contain them."""
+
+    @property
+    def partitions(self) -> list[int]:
+        """The lanes that this relay owns."""
+        return sorted(self._lanes)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are claimed, or being claimed, and not settled."""
+        return len(self._in_flight.entries)
+
+    @property
+    def room(self) -> int:
+        """How many more messages fit into the window."""
+        return self.window - len(self._in_flight.entries)
+
+    def is_in_flight(self, message: Message) -> bool:
+        return message.id in self._in_flight.entries
+
+    def is_drained(self, partition: int) -> bool:
+        """Return whether nothing of a lane is in flight any more."""
+        return not self._in_flight.in_lane(partition)
+
+    @property
+    def has_strikes(self) -> bool:
+        """Some message was being sent when a relay or its connection died."""
+        return bool(self._strikes)
+
+    def count_strikes(self, message_id: int) -> int:
+        """Return how often a relay or its connection died while sending this message."""
+        entry = self._in_flight.entries.get(message_id)
+        return entry.strikes if entry else 0
+
+    # --- lanes ---
+
+    def grant(self, partition: int) -> None:
+        """Own a lane. Its recovered claims and its blocked keys must be passed in before its first read."""
+        self._lanes[partition] = LaneProgress(next(self._generations))
+
+    def revoke(self, partition: int) -> None:
+        """Stop reading a lane: what is unsent returns, what is being sent may finish."""
+        self._lanes.pop(partition, None)
+        self._return_unsent(self._in_flight.in_lane(partition))
+        self._forget_keys({partition}, only_quiet=True)
+
+    def drop(self, partitions: Iterable[int]) -> None:
+        """Forget everything in lanes that another relay owns. Nothing there may be settled."""
+        gone = set(partitions)
+        for partition in gone:
+            self._lanes.pop(partition, None)
+        self._in_flight.drop(lambda message: message.partition in gone)
+        self._forget_keys(gone)
+
+    def _forget_keys(self, partitions: set[int], *, only_quiet: bool = False) -> None:
+        for key in [
+            key
+            for key, queue in self._keys.items()
+            if queue.partition in partitions and (queue.is_quiet or not only_quiet)
+        ]:
+            del self._keys[key]
+        self._hot_keys.remove_lanes(partitions)
+        for key in [k for k in self._key_reads if k not in self._keys or self._keys[k].partition in partitions]:
+            del self._key_reads[key]
+
+    def _suspend(self, partition: int) -> None:
+        lane = self._lanes.get(partition)
+        if lane is not None and not lane.suspended:
+            lane.suspended = True
+            lane.generation = next(self._generations)
+
+    # --- reading lanes ---
+
+    def begin_read(self) -> tuple[list[int], set[int]]:
+        """Begin a read of fresh messages; return the lanes to read, and those of them to read from their start."""
+        self._reads += 1
+        restart = {p for p, lane in self._lanes.items() if lane.must_restart and not lane.returning}
+        for partition in restart:
+            lane = self._lanes[partition]
+            lane.must_restart = lane.suspended = False
+            lane.read_to = 0
+        self.load_hot_keys(restart)
+        return sorted(p for p, lane in self._lanes.items() if not lane.suspended), restart
+
+    def accept_read(self, result: ReadResult, partitions: Iterable[int]) -> ReadDecision:
+        """Decide what to claim and to park of a read of these lanes."""
+        decision = self.accept(result.messages)
+        for partition in partitions:
+            lane = self._lanes.get(partition)
+            if lane is None or lane.suspended:
+                continue
+            lane.mark = result.cursor.low.get(partition, 0)
+            lane.read_to = math.inf if partition in result.complete else lane.mark
+            if lane.unread_keys:
+                unread, lane.unread_keys = lane.unread_keys, {}
+                for key in unread:
+                    self._review(key, self._keys[key])
+        for key, queue in self._hot_keys.items():
+            # All that was left of it stands above the mark, where its lane is still to be read: no need to skip it.
+            if queue.loaded_to is None or queue.loaded_to >= self._lanes[queue.partition].mark:
+                self._hot_keys.remove(key)
+                self._review(key, queue)
+        return decision
+
+    def abort_read(self, restart: Iterable[int]) -> None:
+        """End a read that returned nothing: the same lanes must be read from their start next time."""
+        self._end_read()
+        for partition in restart:
+            if (lane := self._lanes.get(partition)) is not None:
+                lane.must_restart = lane.suspended = True
+
+    def begin_due_read(self) -> list[int]:
+        """Begin a read of due messages; return the ids to leave out. `accept` ends it.
+
+        These are the ones in flight, and the ones known to be due. A due message that must wait behind another of its
+        key would otherwise fill every read and starve the rest.
+        """
+        self._reads += 1
+        entries = self._in_flight.entries
+        in_flight = [message_id for message_id, entry in entries.items() if entry.message.waits is not None]
+        known = [message_id for queue in self._keys.values() if queue.due for message_id in queue.due]
+        return in_flight + known
+
+    def accept(self, messages: Iterable[Message]) -> ReadDecision:
+        """Decide what to claim and to park of messages in id order, fresh or due. Ends a read."""
+        take: list[Message] = []
+        park: list[Message] = []
+        entries, released = self._in_flight.entries, self._released_meanwhile
+        lanes = {partition for partition, lane in self._lanes.items() if not lane.suspended}
+        for message in messages:
+            if message.id in entries or message.id in released or message.partition not in lanes:
+                continue
+            if message.key is None or self._enqueue(message, message.key, park):
+                self._add_in_flight(message)
+                take.append(message)
+        self._end_read()
+        return ReadDecision(take, park)
+
+    def _end_read(self) -> None:
+        self._reads -= 1
+        if not self._reads:
+            self._released_meanwhile.clear()
+
+    def _add_in_flight(self, message: Message) -> InFlightMessage:
+        strikes = self._strikes.get(message.id, 0) if self._strikes else 0
+        entry = InFlightMessage(message, 0, strikes, self._lanes[message.partition].generation)
+        self._in_flight.entries[message.id] = entry
+        return entry
+
+    def _enqueue(self, message: Message, key: str, park: list[Message]) -> bool:
+        """Queue a message behind the others of its key if it can be taken; park it or leave it otherwise."""
+        queue = self._keys.get(key)
+        if queue is None:
+            queue = self._keys[key] = KeyQueue(message.partition)
+        if message.waits is Waits.RETRY:
+            if not self._is_next(message, queue):
+                self._review(key, queue)
+                return False
+        elif queue.blocked or len(queue.behind) >= self._key_share or queue.is_in_remainder(message.id):
+            if not self._leave_in_table(message, key, queue):
+                queue.park(message.id)
+                park.append(message)
+            return False
+        queue.add(message.id)
+        return True
+
+    def _is_next(self, message: Message, queue: KeyQueue) -> bool:
+        """Return whether a due message comes before all others of its key, unread ones included."""
+        if not queue.mark_due(message.id):
+            return False
+        lane = self._lanes[queue.partition]
+        known_to = lane.read_to if queue.loaded_to is None else min(lane.read_to, queue.loaded_to)
+        if message.id > known_to:
+            queue.front = None  # something unread may come before it: the key must be read
+            return False
+        return True
+
+    def _leave_in_table(self, message: Message, key: str, queue: KeyQueue) -> bool:
+        """Leave a fresh message of a hot key in the table as it is; return False where that is not possible."""
+        if message.waits is not None or not self._skips_keys:
+            return False
+        if not queue.blocked and not queue.is_in_remainder(message.id):
+            self._hot_keys.add(key, queue, loaded_to=message.id - 1)
+        return queue.is_in_remainder(message.id)
+
+    def confirm_parks(self, messages: Iterable[Message]) -> None:
+        """Note that these parks are committed."""
+        for message in messages:
+            if message.key is not None and (queue := self._keys.get(message.key)) is not None:
+                queue.parking -= 1
+                self._review(message.key, queue)
+
+    # --- reading blocked keys ---
+
+    def block(self, partition: int, key: str, *, front: Waits) -> None:
+        """Note that the table holds waiting messages of a key, and what the first of them waits for."""
+        if partition not in self._lanes:
+            return
+        queue = self._keys.setdefault(key, KeyQueue(partition))
+        queue.blocked = True
+        if queue.is_quiet and (front is Waits.PARKED or (front is Waits.RETRY and queue.due)):
+            queue.front = None
+            self._review(key, queue)
+
+    def next_key_reads(self, limit: int) -> list[KeyRead]:
+        """Return the keys to read now. Each comes back by `accept_key` or `abort_key_read`."""
+        chosen: list[KeyRead] = []
+        for key in list(self._key_reads):
+            queue = self._keys[key]
+            if self._lanes[queue.partition].suspended:
+                continue
+            del self._key_reads[key]
+            if not queue.needs_read:
+                continue
+            queue.begin_read()
+            chosen.append(KeyRead(key, queue.partition, self._key_share))
+            if len(chosen) == limit:
+                break
+        return chosen
+
+    def accept_key(self, read: KeyRead, messages: Sequence[Message]) -> ReadDecision:
+        """Decide what to claim of the waiting messages of one key, given in id order."""
+        queue = self._keys.get(read.key)
+        if queue is None:
+            return ReadDecision(())
+        queue.reading = False
+        take = self._choose_waiting(read.key, queue, messages)
+        for message in take:
+            queue.add(message.id)
+            self._add_in_flight(message)
+        if len(take) == len(messages) < read.limit and not queue.has_unread_parks:
+            queue.unblock()
+        self._review(read.key, queue)
+        return ReadDecision(take)
+
+    def _choose_waiting(self, key: str, queue: KeyQueue, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages before the first that has to go on waiting."""
+        take: list[Message] = []
+        lane = self._lanes.get(queue.partition)
+        if lane is None or lane.suspended:
+            return take
+        for message in messages:
+            if message.id > queue.parked_from:
+                break
+            if queue.is_in_remainder(message.id):
+                queue.remainder_first = not take
+                break
+            if message.id > lane.read_to:
+                if not take:
+                    lane.unread_keys[key] = None
+                break
+            if message.waits is Waits.HELD or (message.waits is Waits.RETRY and message.id not in queue.due):
+                queue.front = message.id
+                break
+            take.append(message)
+        return take
+
+    def abort_key_read(self, read: KeyRead) -> None:
+        """End a read of a key that failed: it must be read again."""
+        self._end_key_read(read.key)
+
+    def _end_key_read(self, key: str) -> None:
+        if (queue := self._keys.get(key)) is not None:
+            queue.reading = False
+            self._review(key, queue)
+
+    def _review(self, key: str, queue: KeyQueue) -> None:
+        """Schedule a read of the key's waiting messages if one is needed now; forget the key if it is done with."""
+        lane = self._lanes.get(queue.partition)
+        if lane is not None and queue.needs_read:
+            if key not in lane.unread_keys:
+                self._key_reads[key] = None
+        elif queue.is_forgettable or (lane is None and queue.is_quiet):
+            del self._keys[key]
+
+    # --- reading hot keys ---
+
+    @property
+    def hot_keys(self) -> list[str]:
+        """Keys whose share is in flight while more is known to wait: reads should skip them."""
+        return self._hot_keys.names
+
+    def load_hot_keys(self, partitions: Collection[int]) -> None:
+        """Skip no key of these lanes any more: they are about to be read from their start."""
+        for key, queue in self._hot_keys.remove_lanes(partitions):
+            self._review(key, queue)
+
+    def recheck_hot_keys(self, blocked: Collection[str]) -> None:
+        """Read every hot key again that the table no longer reports as blocked: a person may have closed its front.
+
+        A blocked hot key may have nothing parked, and then the table does not report it once its front is gone.
+        """
+        for key, queue in self._hot_keys.items():
+            if key not in blocked and queue.blocked and queue.front is not None and queue.is_quiet:
+                queue.front = None
+                self._review(key, queue)
+
+    def next_remainders(self, limit: int) -> list[HotKeyRemainder]:
+        """Return hot keys to load more of. Each comes back by `accept_remainder` or `abort_remainder`."""
+        chosen: list[HotKeyRemainder] = []
+        for key, queue in self._hot_keys.items():
+            if queue.loaded_to is not None and queue.can_load_remainder and not self._lanes[queue.partition].suspended:
+                queue.reading = True
+                chosen.append(HotKeyRemainder(key, queue.partition, queue.loaded_to))
+                if len(chosen) == limit:
+                    break
+        return chosen
+
+    def accept_remainder(self, remainder: HotKeyRemainder, result: ReadResult) -> ReadDecision:
+        """Decide what to claim and to park of one hot key, from a read of its lane. Other keys are ignored."""
+        queue = self._keys.get(remainder.key)
+        if queue is None:
+            return ReadDecision(())
+        queue.reading = False
+        decision = ReadDecision(())
+        lane = self._lanes.get(queue.partition)
+        if queue.loaded_to is not None and lane is not None and not lane.suspended:
+            queue.remainder_first = False
+            decision = self._load_remainder(remainder.key, queue, queue.loaded_to, lane.mark, result)
+        self._review(remainder.key, queue)
+        return decision
+
+    def abort_remainder(self, remainder: HotKeyRemainder) -> None:
+        """End a read of a hot key that failed: it must be read again."""
+        self._end_key_read(remainder.key)
+
+    def _load_remainder(self, key: str, queue: KeyQueue, loaded_to: int, mark: int, result: ReadResult) -> ReadDecision:
+        # Not above the mark of the lane: what becomes visible there later would be passed over.
+        found = [m for m in result.messages if m.key == key and loaded_to < m.id <= mark]
+        share = found[: self._key_share]
+        for message in share:
+            if queue.blocked:
+                queue.park(message.id)
+            else:
+                queue.add(message.id)
+                self._add_in_flight(message)
+        decision = ReadDecision((), share) if queue.blocked else ReadDecision(share)
+        if len(share) < len(found):
+            queue.loaded_to = share[-1].id
+        elif queue.partition in result.complete or (result.messages and result.messages[-1].id >= mark):
+            self._hot_keys.remove(key)
+        elif result.messages:
+            queue.loaded_to = max(loaded_to, result.messages[-1].id)
+        return decision
+
+    # --- claims ---
+
+    def confirm_claim(self, number: int, messages: Sequence[Message], *, strikes: int = 0) -> None:
+        """Note that a claim is committed: the first of each key may be sent."""
+        get = self._in_flight.entries.get
+        entries = [entry for message in messages if (entry := get(message.id)) is not None]
+        if entries:
+            self._in_flight.assign_claim(number, entries, strikes=strikes)
+            # Something may have returned since these were read, and must come before them: then they return too.
+            current = {partition: lane.generation for partition, lane in self._lanes.items()}
+            self._return_unsent([e for e in entries if e.generation != current.get(e.message.partition)])
+            self._admit(entries)
+
+    def recover_claim(self, number: int, messages: Sequence[Message], *, strikes: int) -> None:
+        """Return the messages of a dead relay's claim to the table, to be read again in their order.
+
+        They are not sent from here: an earlier message of a key may wait in the table, or may have returned there while
+        a later one was being claimed. Their strikes stay.
+        """
+        strikes = _cap_strikes(strikes, len(messages))
+        entries = []
+        for message in messages:
+            if message.id not in self._in_flight.entries:
+                self._strikes[message.id] = strikes
+                entries.append(self._add_in_flight(message))
+                if message.key is not None:
+                    self._keys.setdefault(message.key, KeyQueue(message.partition)).add(message.id)
+        if entries:
+            self._in_flight.assign_claim(number, entries, strikes=strikes)
+            self._return_unsent(entries)
+
+    def confirm_lone_claim(self, message: Message, number: int) -> Settlement:
+        """Note that a message has its own claim; return the settlement that takes it out of its old one."""
+        return self._in_flight.reassign_claim(self._in_flight.entries[message.id], number)
+
+    def _admit(self, entries: Iterable[InFlightMessage]) -> None:
+        keys, lanes = self._keys, self._lanes if self.is_open else ()
+        for entry in entries:
+            if entry.stage is not _WAITING:
+                continue
+            message = entry.message
+            if message.partition not in lanes:
+                self._return_unsent([entry])
+            elif message.key is None:
+                self._make_ready(entry)
+            else:
+                queue = keys[message.key]
+                if queue.front is not None:
+                    self._park_behind_front(queue)
+                if queue.current is None:
+                    self._advance(queue)
+
+    # --- sending ---
+
+    def _advance(self, queue: KeyQueue) -> None:
+        """Make the first of a queue current, if there is no current one and its claim is committed."""
+        if queue.current is None and queue.behind and not queue.stopped:
+            message_id = queue.behind[0]
+            entry = self._in_flight.entries[message_id]
+            if entry.claim and (queue.front is None or queue.may_send(message_id)):
+                del queue.behind[0]
+                queue.current = message_id
+                self._make_ready(entry)
+
+    def _make_ready(self, entry: InFlightMessage) -> None:
+        entry.stage = _READY
+        (self._ready if entry.strikes < LONE_STRIKES else self._ready_alone).append(entry)
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def has_lone(self) -> bool:
+        return bool(self._ready_alone)
+
+    def next_batch(self, limit: int) -> list[Message]:
+        """Return messages to send now, no two of one key."""
+        batch: list[Message] = []
+        ready, entries = self._ready, self._in_flight.entries
+        while ready and len(batch) < limit:
+            entry = ready.popleft()
+            # It may have returned to the table since it became ready, and even be in flight anew.
+            if entry.stage is _READY and entries.get(entry.message.id) is entry:
+                entry.stage = _SENT
+                batch.append(entry.message)
+        return batch
+
+    def next_lone(self) -> Message | None:
+        """Return a message to send alone, on its own connection."""
+        while self._ready_alone:
+            entry = self._ready_alone.popleft()
+            if entry.stage is _READY and self._in_flight.entries.get(entry.message.id) is entry:
+                entry.stage = _SENT
+                return entry.message
+        return None
+
+    # --- outcomes ---
+
+    def mark_delivered(self, messages: Iterable[Message]) -> None:
+        """Queue acknowledged messages to be recorded, and let the next of their keys go at once."""
+        entries, keys, strikes, done = self._in_flight.entries, self._keys, self._strikes, []
+        for message in messages:
+            message_id = message.id
+            entry = entries.get(message_id)
+            if entry is None or entry.stage is not _SENT:
+                continue
+            entry.stage = _DONE
+            done.append(message_id)
+            if strikes:
+                strikes.pop(message_id, None)
+            if message.key is not None:
+                queue = keys[message.key]
+                queue.remove(message_id)
+                if queue.behind:
+                    self._advance(queue)
+        self._in_flight.add_delivered(done)
+
+    def mark_failed(self, message: Message, failure: FailedOutcome) -> None:
+        """Queue a failure to be recorded: the message closes or waits. Its key stands still until that is done."""
+        entry = self._in_flight.entries.get(message.id)
+        if entry is None or entry.stage is not _SENT:
+            return
+        self._strikes.pop(message.id, None)
+        self._in_flight.add_failure(entry, failure)
+        if message.key is None:
+            return
+        queue = self._keys[message.key]
+        queue.remove(message.id)
+        queue.stopped = True
+        if failure.waits is not None:
+            queue.blocked, queue.front = True, message.id
+            self._park_behind_front(queue)
+
+    def mark_returned(self, messages: Iterable[Message]) -> None:
+        """Return messages that were not delivered through no fault of theirs, with all that is queued behind them."""
+        for message in messages:
+            entry = self._in_flight.entries.get(message.id)
+            if entry is not None and entry.stage is _SENT:
+                entry.stage = _READY
+                self._return_unsent([entry])
+
+    def add_strikes(self, messages: Iterable[Message]) -> None:
+        """Count a strike against each message: a connection broke while they were being sent."""
+        for message in messages:
+            if (entry := self._in_flight.entries.get(message.id)) is not None:
+                entry.strikes += 1
+                self._strikes[message.id] = entry.strikes
+
+    def _park_behind_front(self, queue: KeyQueue) -> None:
+        """Park what is queued behind a message that waits in the table, as if it were read only now."""
+        for message_id in [i for i in queue.behind if not queue.may_send(i)]:
+            entry = self._in_flight.entries[message_id]
+            if not entry.claim:
+                continue
+            queue.remove(message_id)
+            if entry.message.waits in (Waits.PARKED, Waits.RETRY):
+                self._return_entry(entry)  # the table says already that it waits
+            else:
+                self._in_flight.add_failure(entry, _build_park(entry.message))
+
+    # --- returning to the table ---
+
+    def close(self) -> None:
+        """Stop sending, because the destination is down or paused: all that is not being sent returns."""
+        self.is_open = False
+        self._return_unsent(list(self._in_flight.entries.values()))
+
+    def reopen(self) -> None:
+        """Send again, and read every lane from its start."""
+        self.is_open = True
+        for lane in self._lanes.values():
+            lane.must_restart = True
+
+    def drop_unanswered(self) -> None:
+        """Forget what is still being sent: nobody waits for the answer any more, and another relay will send it."""
+        for entry in list(self._in_flight.entries.values()):
+            if entry.stage is not _DONE:
+                self._in_flight.release(entry.message.id)
+                if entry.message.key is not None:
+                    self._keys[entry.message.key].forget(entry.message.id)
+
+    def _return_unsent(self, entries: Iterable[InFlightMessage]) -> None:
+        """Return what is claimed and not being sent, and with each message of a key all that is queued behind it."""
+        for entry in entries:
+            if entry.claim and entry.stage <= _READY:
+                queue = None if entry.message.key is None else self._keys[entry.message.key]
+                behind = [] if queue is None else [self._in_flight.entries[i] for i in queue.behind]
+                for other in (entry, *(other for other in behind if other is not entry and other.claim)):
+                    if queue is not None:
+                        queue.remove(other.message.id)
+                        if other.message.waits in (Waits.PARKED, Waits.RETRY):
+                            queue.blocked, queue.front = True, None
+                    self._return_entry(other)
+                    self._suspend(other.message.partition)
+
+    def _return_entry(self, entry: InFlightMessage) -> None:
+        self._in_flight.add_return(entry)
+        if (lane := self._lanes.get(entry.message.partition)) is not None:
+            lane.returning += 1
+
+    # --- settling ---
+
+    @property
+    def has_outcomes(self) -> bool:
+        return self._in_flight.has_outcomes
+
+    def next_settlement(self, limit: int) -> tuple[Settlement, set[int]]:
+        """Take the next outcomes to record, with their lanes. Comes back by confirm or abort."""
+        return self._in_flight.next_settlement(limit)
+
+    def confirm_settlement(self, settlement: Settlement) -> None:
+        """Note that outcomes are recorded durably: stopped keys go on, and what returned can be read again."""
+        self._release_delivered(settlement.delivered)
+        for message_id in settlement.returned:
+            if (entry := self._release(message_id)) is None:
+                continue
+            if (lane := self._lanes.get(entry.message.partition)) is not None:
+                lane.returning = max(0, lane.returning - 1)
+                lane.must_restart = True
+        for failure in settlement.failures:
+            self._release(failure.message_id, resumes=failure.waits is not Waits.PARKED)
+
+    def abort_settlement(self, settlement: Settlement) -> None:
+        """Keep outcomes that could not be recorded for the next settlement."""
+        self._in_flight.restore_outcomes(settlement)
+
+    def _release_delivered(self, message_ids: Sequence[int]) -> None:
+        """Do as `_release` does, for very many messages at once."""
+        keys, entries = self._keys, self._in_flight.release_all(message_ids)
+        if self._reads:
+            self._released_meanwhile.update(message_ids)
+        for entry in entries:
+            key = entry.message.key
+            if key is not None and (queue := keys.get(key)) is not None:
+                queue.unsettled -= 1
+                if not queue.unsettled and queue.current is None:
+                    self._review(key, queue)
+
+    def _release(self, message_id: int, *, resumes: bool = False) -> InFlightMessage | None:
+        entry = self._in_flight.release(message_id)
+        if entry is None:
+            return None
+        if self._reads:
+            self._released_meanwhile.add(message_id)
+        if (key := entry.message.key) is not None and (queue := self._keys.get(key)) is not None:
+            queue.unsettled -= 1
+            if resumes:
+                queue.stopped = False
+                self._advance(queue)
+            if not queue.unsettled and queue.current is None:
+                self._review(key, queue)
+        return entry
+
+
+def _cap_strikes(strikes: int, messages: int) -> int:
+    """Return the strikes of a dead relay's claim. Where several share it none was alone, so the cap is going alone."""
+    return strikes if messages == 1 else min(strikes, LONE_STRIKES)
+
+
+def _build_park(message: Message) -> FailedOutcome:
+    return FailedOutcome(message_id=message.id, state=State.PENDING, waits=Waits.PARKED, attempts=message.attempts)

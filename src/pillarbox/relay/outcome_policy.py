@@ -1,0 +1,180 @@
+"""Meaning of a transport's answers: delivered, tried again later, failed, or an outage that costs nothing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from pillarbox.contracts.store import FailedOutcome
+from pillarbox.contracts.transport import Outcome
+from pillarbox.message import Message, State, Waits
+from pillarbox.retry import RetryPolicy
+
+__all__ = ["AfterFailure", "BatchResult", "OutcomePolicy", "SkipPolicy"]
+
+AfterFailure = Literal["continue", "hold"]
+"""What follows a failed message of a key: go on with the next, or hold the key until a person acts."""
+
+_FLOOD: Final = 20
+"""So many rejections in a row, without one acknowledgement, are a flood."""
+_MAX_REMEMBERED: Final = 100_000
+_MAX_ERROR: Final = 2_000
+_MAX_DETAIL: Final = 50_000
+
+
+class BatchResult(msgspec.Struct):
+    """Consequences of the answers to one batch."""
+
+    delivered: list[Message]
+    failures: list[tuple[Message, FailedOutcome]]
+    returned: list[Message]
+    """Not delivered, and no attempt is spent: the destination is the cause, not the message."""
+    outage: str | None = None
+    """Why the destination looks down."""
+    retry_after: timedelta | None = None
+    is_flood: bool = False
+    """So many messages in a row were rejected that the destination must be wrong, not the messages."""
+
+
+class OutcomePolicy:
+    """Decides by evidence: an attempt is spent only when the destination has shown that it works.
+
+    The evidence, called the witness, is an acknowledgement of any other message since this one's previous attempt began
+    (since this attempt began, for the first). Without a witness a failure is an outage.
+    """
+
+    def __init__(self, *, retry: RetryPolicy, after_failure: AfterFailure = "continue") -> None:
+        self._retry = retry
+        self._after_failure = after_failure
+        self.acknowledged = 0
+        """How many messages the destination has acknowledged."""
+        self._baselines: dict[int, int] = {}
+        """Message to the value of `acknowledged` when its previous, unsettled attempt began. Oldest first."""
+        self._rejections = 0
+
+    def evaluate(
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float
+    ) -> BatchResult:
+        """Decide what follows from the answers to one send. Lost messages have no answer, and are left out.
+
+        `began` is the value of `acknowledged` when the send began.
+        """
+        result = BatchResult([], [], [])
+        result.delivered = [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.delivered]
+        self.acknowledged += len(result.delivered)
+        if result.delivered:
+            self._rejections = 0
+            for message in result.delivered if self._baselines else ():
+                self._baselines.pop(message.id, None)
+        if len(result.delivered) < len(messages):
+            for message, outcome in zip(messages, outcomes, strict=True):
+                if not outcome.delivered and not outcome.lost:
+                    self._evaluate_failure(message, _sanitize(outcome), result, began=began, dice=dice)
+        return result
+
+    def _evaluate_failure(
+        self, message: Message, outcome: Outcome, result: BatchResult, *, began: int, dice: float
+    ) -> None:
+        if outcome.rejected:
+            self._rejections += 1
+            if self._rejections >= _FLOOD:
+                result.is_flood = True
+                result.returned.append(message)
+            else:
+                result.failures.append((message, self._build_failure(message, message.attempts + 1, outcome)))
+        elif self.has_witness(message, began=began):
+            result.failures.append((message, self._spend_attempt(message, outcome, dice=dice)))
+        else:
+            result.returned.append(message)
+            result.outage = outcome.error or "the destination did not acknowledge"
+            result.retry_after = max(filter(None, (result.retry_after, outcome.retry_after)), default=None)
+
+    def has_witness(self, message: Message, *, began: int) -> bool:
+        """Return whether another message was acknowledged since this one's previous attempt began.
+
+        Call it once per attempt: it also notes when the attempt began.
+        """
+        baseline = self._baselines.get(message.id, began)
+        has_witness = self.acknowledged > baseline
+        self._remember(message.id, began if has_witness else baseline)
+        return has_witness
+
+    def note_interrupted(self, messages: Sequence[Message], *, began: int, sent: bool = True) -> None:
+        """Note that messages were tried and not answered at all: that was an attempt too.
+
+        A message that was not even sent had no attempt, so what was acknowledged meanwhile is no witness against it.
+        For such a message only the witnesses of earlier attempts become too old.
+        """
+        for message in messages:
+            if sent or message.id in self._baselines:
+                self._remember(message.id, began)
+
+    def _remember(self, message_id: int, began: int) -> None:
+        self._baselines.pop(message_id, None)
+        self._baselines[message_id] = began
+        if len(self._baselines) > _MAX_REMEMBERED:
+            del self._baselines[next(iter(self._baselines))]
+
+    def _spend_attempt(self, message: Message, outcome: Outcome, *, dice: float) -> FailedOutcome:
+        spent = message.attempts + 1
+        if self._retry.gives_up(spent):
+            self._baselines.pop(message.id, None)
+            return self._build_failure(message, spent, outcome)
+        delay = self._retry.delay(spent, dice=dice)
+        return FailedOutcome(
+            message_id=message.id,
+            state=State.PENDING,
+            waits=Waits.RETRY,
+            attempts=spent,
+            error=outcome.error,
+            delay=max(delay, outcome.retry_after or delay),
+            detail=outcome.detail,
+        )
+
+    def build_failure(self, message: Message, *, error: str) -> FailedOutcome:
+        """Build the outcome of a message that is given up for a reason which is not an answer."""
+        return self._build_failure(message, message.attempts, Outcome(False, error))
+
+    def _build_failure(self, message: Message, spent: int, outcome: Outcome) -> FailedOutcome:
+        is_held = self._after_failure == "hold" and message.key is not None
+        return FailedOutcome(
+            message_id=message.id,
+            state=State.PENDING if is_held else State.FAILED,
+            waits=Waits.HELD if is_held else None,
+            attempts=spent,
+            error=outcome.error,
+            detail=outcome.detail,
+        )
+
+    def reset_rejections(self) -> None:
+        """Count rejections from zero again: a person resumed the destination."""
+        self._rejections = 0
+
+
+class SkipPolicy(OutcomePolicy):
+    """Closes every message as skipped, because no route matched it."""
+
+    def evaluate(
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float
+    ) -> BatchResult:
+        del outcomes, began, dice
+        skipped = [
+            (message, FailedOutcome(message_id=message.id, state=State.SKIPPED, error="no route matched"))
+            for message in messages
+        ]
+        return BatchResult([], skipped, [])
+
+
+def _sanitize(outcome: Outcome) -> Outcome:
+    """Make the texts of an answer fit for every store and log: a broker may quote bytes that are no text."""
+    error, detail = _sanitize_text(outcome.error, _MAX_ERROR), _sanitize_text(outcome.detail, _MAX_DETAIL)
+    return msgspec.structs.replace(outcome, error=error, detail=detail)
+
+
+def _sanitize_text(text: str | None, limit: int) -> str | None:
+    if text is None:
+        return None
+    return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,138 @@
+"""When to read again: at once while there is work, less and less often when there is none, or when woken up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Final
+
+from pillarbox.contracts.store import Wakeups
+
+__all__ = ["PollBackoff", "WakeupArming", "wait_for_event"]
+
+_SHORTEST: Final = 0.005
+_IDLE: Final = 0.04
+_BUSY_ROUNDS: Final = 3
+_INTERVAL: Final = 0.05
+_STORM: Final = 4
+"""So many notifications in one interval cost the writers more than a wake-up is worth."""
+_SHORTEST_REST: Final = 5
+_LONGEST_REST: Final = 600
+"""Intervals after a storm before notifications are requested again."""
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set; a timer sets it after that time. Cheaper than a timeout, which cancels a task."""
+    if not event.is_set():
+        alarm = asyncio.get_running_loop().call_later(seconds, event.set)
+        try:
+            await event.wait()
+        finally:
+            alarm.cancel()
+
+
+class PollBackoff:
+    """Adaptive polling: 5 ms after something was found, doubling up to the poll interval."""
+
+    def __init__(self, *, poll_interval: timedelta) -> None:
+        self.longest = poll_interval.total_seconds()
+        self.shortest = min(_SHORTEST, self.longest)
+        self._next = self.shortest
+        self._found_in_a_row = 0
+        self.finds = 0
+        """How many rounds found something."""
+        self.is_full = False
+        """There is no room for more messages. That is not idleness: a wake-up would be of no use."""
+
+    def next_wait(self, found: bool) -> float:
+        """Return the seconds to wait after a round that found something, or nothing."""
+        if found:
+            self._next = self.shortest
+            self._found_in_a_row += 1
+            self.finds += 1
+            return 0.0
+        wait = self._next
+        self._next = min(2 * wait, self.longest)
+        self._found_in_a_row = 0
+        return wait
+
+    def reset(self) -> None:
+        """Poll often again: there is something to find."""
+        self._next = self.shortest
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing was found for a while: a wake-up would be useful."""
+        return self._next >= min(_IDLE, self.longest) and not self.is_full
+
+    @property
+    def is_busy(self) -> bool:
+        """Every round finds something, or there is no room for it: wake-ups would only cost the writers."""
+        return self._found_in_a_row >= _BUSY_ROUNDS or self.is_full
+
+
+class WakeupArming:
+    """Has writers notify this relay while it is idle, and only then: a notification costs them.
+
+    A storm of notifications disarms at once. If the storm brought nothing, as when all that is written goes to a
+    destination that is down, each rest is longer than the one before. Polling goes on in any case.
+    """
+
+    def __init__(
+        self,
+        backoffs: Iterable[PollBackoff],
+        *,
+        wakeups: Wakeups,
+        publish: Callable[[], Awaitable[None]],
+        poll: Callable[[], None],
+    ) -> None:
+        self._backoffs = list(backoffs)
+        self._wakeups = wakeups
+        self._publish = publish
+        """Writes `is_armed` to the registry, where the writers' triggers see it."""
+        self._poll = poll
+        self._hurry = asyncio.Event()
+        self._notifications = 0
+        self._finds = 0
+        self._rest = _SHORTEST_REST
+        self._rest_left = 0
+        self.is_armed = False
+
+    async def run(self) -> None:
+        while True:
+            await self.run_once()
+            await wait_for_event(self._hurry, _INTERVAL)
+
+    def on_notification(self) -> None:
+        """Count a notification of a writer that committed."""
+        self._notifications += 1
+        if self._notifications >= _STORM and self.is_armed:
+            self._hurry.set()
+
+    async def run_once(self) -> None:
+        """Arm or disarm. After arming, poll once more: what was committed just before notified nobody."""
+        notifications, self._notifications = self._notifications, 0
+        self._hurry.clear()
+        self._rest_left = max(0, self._rest_left - 1)
+        armed = self._wakeups.is_listening and (self._stays_armed(notifications) if self.is_armed else self._can_arm())
+        if armed != self.is_armed:
+            self.is_armed = armed
+            await self._publish()
+            if armed:
+                self._finds = self._count_finds()
+                self._poll()
+
+    def _can_arm(self) -> bool:
+        return not self._rest_left and all(backoff.is_idle for backoff in self._backoffs)
+
+    def _stays_armed(self, notifications: int) -> bool:
+        if notifications >= _STORM:
+            useful = self._count_finds() > self._finds
+            self._rest = _SHORTEST_REST if useful else min(2 * self._rest, _LONGEST_REST)
+            self._rest_left = self._rest
+            return False
+        return not any(backoff.is_busy for backoff in self._backoffs)
+
+    def _count_finds(self) -> int:
+        return sum(backoff.finds for backoff in self._backoffs)

@@ -1,0 +1,339 @@
+"""Reader of one destination: reads and claims ahead of the sender, and probes a destination that is down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from pillarbox.contracts.store import Claim, Cursor
+from pillarbox.contracts.transport import Transport
+from pillarbox.errors import StoreError
+from pillarbox.message import Message
+from pillarbox.relay.breaker import PingTimer
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.ordering import LONE_STRIKES, ReadDecision
+from pillarbox.relay.polling import PollBackoff
+
+__all__ = ["Reader"]
+
+_KEYS_PER_ROUND: Final = 32
+_DUE_INTERVAL: Final = 0.25
+_BLOCKED_INTERVAL: Final = 5.0
+_BLOCKED_REST: Final = 20
+"""Reading the blocked keys is followed by a rest of at least this many times its duration."""
+_REREAD_INTERVAL: Final = 10.0
+"""How often one lane is read from its start, as a safety net."""
+_LEAST_ROOM: Final = 8
+"""Reading waits until this part of the window is free."""
+_ROTATION: Final = 8
+_PROBES: Final = 32
+
+
+class Reader:
+    """Keeps the window full. `run_once` is one round; the pipeline repeats it."""
+
+    def __init__(self, state: DestinationState, *, transport: Transport, backoff: PollBackoff) -> None:
+        self._state = state
+        self._transport = transport
+        self._backoff = backoff
+        self._cursor: Cursor | None = None
+        self._first_lane = 0
+        self._due_at = 0.0
+        self._blocked_at = 0.0
+        self._reread_at = 0.0
+        self._reread_lane = 0
+        self._claim_task: asyncio.Task[None] | None = None
+        self._ping_timer = PingTimer(interval=state.settings.ping_interval)
+        self._ping_task: asyncio.Task[None] | None = None
+        self.empty_rounds = 0
+        """How many rounds in a row, with lanes to read, found nothing to do."""
+
+    async def run_once(self) -> bool:
+        """Make one round; return whether it found something."""
+        state = self._state
+        state.read_event.clear()
+        if not state.may_act() or state.is_stopping:
+            return False
+        if state.pause_reason is not None or not state.breaker.is_closed:
+            self.empty_rounds += 1
+            self._blocked_at = 0.0  # a person may change the table meanwhile
+            return state.pause_reason is None and await self._probe()
+        if not state.epochs:
+            return False
+        self._backoff.is_full = state.ordering.room * _LEAST_ROOM < state.ordering.window
+        if self._backoff.is_full:
+            return False
+        try:
+            found = await self._read_all()
+        except StoreError as error:
+            state.telemetry.on_store_failed("reading", error)
+            self._cursor = None
+            await asyncio.sleep(self._backoff.shortest)
+            found = False
+        # At 0, due messages could not be taken before, and may be now: that is no empty round.
+        is_empty = not (found or state.ordering.in_flight or self._due_at == 0.0)
+        self.empty_rounds = self.empty_rounds + 1 if is_empty else 0
+        if is_empty and self._ping_timer.is_due(state.clock.monotonic(), acknowledged=state.policy.acknowledged):
+            self._start_ping()
+        return found
+
+    async def finish(self) -> None:
+        """Wait for the claim that is being recorded."""
+        if self._claim_task is not None:
+            task, self._claim_task = self._claim_task, None
+            await task
+
+    def abandon(self) -> None:
+        """Wait for no claim and no ping any more."""
+        for task in (self._claim_task, self._ping_task):
+            if task is not None:
+                task.cancel()
+
+    # --- reading ---
+
+    async def _read_all(self) -> bool:
+        now = self._state.clock.monotonic()
+        if now >= self._blocked_at:
+            await self._read_blocked_keys()
+        # A waiting message is taken only behind the fresh ones of its key, so lanes that were never read come first.
+        is_first = self._cursor is None
+        found = await self._read_fresh() if is_first else 0
+        found += await self._read_due() if now >= self._due_at else 0
+        found += await self._read_keys() + await self._read_remainders()
+        if self._state.ordering.room > 0 and not is_first:
+            found += await self._read_fresh()
+        return found > 0
+
+    async def _read_blocked_keys(self) -> None:
+        """Learn from the table which keys are blocked: a person may have changed it."""
+        state, began_at = self._state, self._state.clock.monotonic()
+        found = await state.store.blocked_keys(state.name, partitions=state.ordering.partitions)
+        for blocked in found:
+            state.ordering.block(blocked.partition, blocked.key, front=blocked.front)
+        state.ordering.recheck_hot_keys({blocked.key for blocked in found})
+        now = state.clock.monotonic()
+        self._blocked_at = now + max(_BLOCKED_INTERVAL, _BLOCKED_REST * (now - began_at))
+
+    async def _read_fresh(self) -> int:
+        state = self._state
+        partitions, restart = state.ordering.begin_read()
+        if not partitions:
+            state.ordering.abort_read(restart)
+            return 0
+        if restart:
+            self._due_at = 0.0  # what returned may be due, and could not be taken before
+        order, reread = self._rotate(partitions), self._choose_reread(partitions)
+        state.ordering.load_hot_keys(reread)
+        cursor = self._cursor
+        if cursor is not None:
+            cursor = cursor.restart(restart | reread).skip_keys(state.ordering.hot_keys)
+        limit = min(state.settings.batch, state.ordering.room)
+        try:
+            result = await state.store.read(state.name, partitions=order, cursor=cursor, limit=limit)
+        except BaseException:
+            state.ordering.abort_read(restart)
+            raise
+        self._cursor = result.cursor
+        decision = state.ordering.accept_read(result, order)
+        await self._start_claim(decision)
+        return len(decision.take) + len(decision.park)
+
+    async def _read_due(self) -> int:
+        state = self._state
+        limit = min(state.settings.batch, state.ordering.room)
+        skip = state.ordering.begin_due_read()
+        try:
+            due = await state.store.read_due(state.name, partitions=state.ordering.partitions, limit=limit, skip=skip)
+        except BaseException:
+            state.ordering.accept(())
+            raise
+        if len(due) < limit:
+            self._due_at = state.clock.monotonic() + _DUE_INTERVAL
+        decision = state.ordering.accept(sorted(due, key=lambda message: message.id))
+        await self._start_claim(decision)
+        return len(decision.take)
+
+    async def _read_keys(self) -> int:
+        """Read the next messages of keys that were blocked."""
+        state, found = self._state, 0
+        reads = state.ordering.next_key_reads(_KEYS_PER_ROUND)
+        for index, read in enumerate(reads):
+            try:
+                messages = await state.store.read_key(
+                    state.name, partition=read.partition, key=read.key, after=0, limit=read.limit
+                )
+            except BaseException:
+                for unread in reads[index:]:
+                    state.ordering.abort_key_read(unread)
+                raise
+            decision = state.ordering.accept_key(read, messages)
+            await self._start_claim(decision)
+            found += len(decision.take)
+        return found
+
+    async def _read_remainders(self) -> int:
+        """Read more of the hot keys that were partly left in the table."""
+        state, found = self._state, 0
+        if self._cursor is None:
+            return 0
+        session = self._cursor.session
+        remainders = state.ordering.next_remainders(_KEYS_PER_ROUND)
+        for index, remainder in enumerate(remainders):
+            above = Cursor({remainder.partition: remainder.after}, None, session)
+            try:
+                result = await state.store.read(
+                    state.name, partitions=[remainder.partition], cursor=above, limit=state.settings.batch
+                )
+            except BaseException:
+                for unread in remainders[index:]:
+                    state.ordering.abort_remainder(unread)
+                raise
+            decision = state.ordering.accept_remainder(remainder, result)
+            await self._start_claim(decision)
+            found += len(decision.take) + len(decision.park)
+        return found
+
+    def _rotate(self, partitions: Sequence[int]) -> list[int]:
+        """Begin each read at another lane, so that none is always last."""
+        self._first_lane = (self._first_lane + _ROTATION) % len(partitions)
+        return [*partitions[self._first_lane :], *partitions[: self._first_lane]]
+
+    def _choose_reread(self, partitions: Sequence[int]) -> set[int]:
+        """Return one lane to read from its start now and then, each in its turn."""
+        now = self._state.clock.monotonic()
+        if now < self._reread_at:
+            return set()
+        self._reread_at = now + _REREAD_INTERVAL
+        self._reread_lane = (self._reread_lane + 1) % len(partitions)
+        return {partitions[self._reread_lane]}
+
+    # --- claiming ---
+
+    async def _start_claim(self, decision: ReadDecision) -> None:
+        """Record what to claim and to park in the background: one claim after the other, beside the next read."""
+        for part, strikes in self._split_by_strikes(decision):
+            await self.finish()
+            self._claim_task = asyncio.create_task(self._record_claim(part, strikes))
+
+    def _split_by_strikes(self, decision: ReadDecision) -> list[tuple[ReadDecision, int]]:
+        """Make one claim per count of strikes: a message that may be deadly must not mark its neighbours."""
+        if not self._state.ordering.has_strikes:
+            return [(decision, 0)] if decision.take or decision.park else []
+        by_strikes: dict[int, list[Message]] = {0: []}
+        for message in decision.take:
+            by_strikes.setdefault(self._state.ordering.count_strikes(message.id), []).append(message)
+        parts = [
+            (ReadDecision(messages, () if strikes else decision.park), strikes)
+            for strikes, messages in by_strikes.items()
+        ]
+        return [(part, strikes) for part, strikes in parts if part.take or part.park]
+
+    async def _record_claim(self, decision: ReadDecision, strikes: int) -> None:
+        """Record what is taken, before any of it is sent, and what is parked. Lanes may be lost at any moment."""
+        state, take, park = self._state, decision.take, decision.park
+        while True:
+            take = [message for message in take if message.partition in state.epochs]
+            park = [message for message in park if message.partition in state.epochs]
+            if not (take or park):
+                return
+            number = state.lease.next_claim_number()
+            claim = Claim(number, [message.id for message in take], _strikes_while_waiting(strikes))
+            park_ids = [message.id for message in park]
+            fence = state.fence({message.partition for message in (*take, *park)})
+            if await state.retry_write("claiming", lambda: state.store.claim(fence, claim, park=park_ids)):  # noqa: B023
+                state.ordering.confirm_parks(park)
+                state.ordering.confirm_claim(number, take)
+                state.lease.note_claimed((*claim.message_ids, *park_ids))
+                state.send_event.set()
+                state.settle_event.set()
+                return
+            if not state.may_act():
+                return
+
+    # --- probing ---
+
+    def _start_ping(self) -> None:
+        """Ping in the background: an answer may take long, and the lanes must be read meanwhile."""
+        if self._ping_task is None or self._ping_task.done():
+            self._ping_task = asyncio.create_task(self._ping_idle())
+
+    async def _ping_idle(self) -> None:
+        """Open the breaker if an idle destination does not answer, unless messages showed meanwhile how it is."""
+        state, acknowledged = self._state, self._state.policy.acknowledged
+        try:
+            async with asyncio.timeout(state.settings.send_timeout.total_seconds()):
+                await self._transport.ping()
+        except Exception as error:
+            if state.policy.acknowledged == acknowledged and not state.ordering.in_flight and state.breaker.is_closed:
+                state.open_breaker(str(error) or "no answer to a ping")
+                state.close()
+
+    async def _probe(self) -> bool:
+        """Ping a destination whose breaker is open, once its time has come, and send one message if it answers."""
+        state = self._state
+        if state.ordering.in_flight or not state.breaker.half_open(state.clock.monotonic()):
+            return False
+        try:
+            async with asyncio.timeout(state.settings.send_timeout.total_seconds()):
+                if not state.is_connected:
+                    await self._transport.open()
+                    state.is_connected = True
+                await self._transport.ping()
+        except Exception as error:
+            state.open_breaker(str(error) or "no answer to a ping")
+            return False
+        if not state.epochs:
+            state.close_breaker()  # there is no message to probe with: the ping must do
+            state.reopen()
+            return False
+        try:
+            return await self._send_probe()
+        except StoreError as error:
+            state.telemetry.on_store_failed("reading", error)
+            return False
+
+    async def _send_probe(self) -> bool:
+        """Claim one message at random: if the first of a lane were the cause, it would fail every probe."""
+        state = self._state
+        state.ordering.window = 1
+        state.ordering.reopen()
+        partitions, restart = state.ordering.begin_read()
+        if not partitions:
+            state.ordering.abort_read(restart)
+            return False
+        order = self._rotate(partitions)
+        try:
+            result = await state.store.read(state.name, partitions=order, cursor=None, limit=_PROBES)
+        except BaseException:
+            state.ordering.abort_read(restart)
+            raise
+        candidates = _find_first_of_keys(result.messages)
+        if not candidates:
+            state.ordering.accept(())
+            state.close_breaker()
+            state.reopen()
+            return True
+        decision = state.ordering.accept([state.dice.choice(candidates)])
+        self._cursor = None
+        await self._start_claim(decision)
+        return True
+
+
+def _find_first_of_keys(messages: Sequence[Message]) -> list[Message]:
+    keys: set[str] = set()
+    firsts = []
+    for message in messages:
+        if message.key is None or message.key not in keys:
+            firsts.append(message)
+        if message.key is not None:
+            keys.add(message.key)
+    return firsts
+
+
+def _strikes_while_waiting(strikes: int) -> int:
+    """Return the strikes to record while a message only waits to be sent alone.
+
+    Should the relay die meanwhile, the takeover adds one, and the message keeps the strikes that it has.
+    """
+    return strikes - 1 if strikes >= LONE_STRIKES else strikes

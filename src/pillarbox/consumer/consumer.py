@@ -1,59 +1,66 @@
-"""The consumer: reads a receiver, handles each message once in effect, then acknowledges."""
+"""Consumer: reads a receiver, handles each message once in effect, then acknowledges it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from pillarbox.consumer.line import Line, Piece
-from pillarbox.consumer.processing import Processing
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.config import Config, read_store_section
+from pillarbox.consumer.key_scheduler import KeyScheduler, PendingMessage
+from pillarbox.consumer.processing import Processor
 from pillarbox.consumer.settings import DEFAULT_SETTINGS, ConsumerSettings
 from pillarbox.consumer.telemetry import ConsumerTelemetry, LoggingConsumerTelemetry
-from pillarbox.consumer.transactions import transactions_of
-from pillarbox.consumer.unit import Unit
-from pillarbox.durations import duration_text
+from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
+from pillarbox.contracts.receiver import IncomingMessage, Receiver
+from pillarbox.decoding import decode_incoming, to_cloudevent
+from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, DecodeError, TransportUnavailable
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.handlers import Handlers
 from pillarbox.inbox import Inbox
-from pillarbox.protocols import Received, Receiver
-from pillarbox.receiving import event_of, received_from
+from pillarbox.redaction import expand_variables
+from pillarbox.retry import Backoff
 
 __all__ = ["Consumer"]
 
 F = TypeVar("F", bound=Callable[..., object])
-_SHORTEST_WAIT: Final = 0.1
+_FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 10.0
-_CLEANING: Final = 3600.0
-_PARTS: Final = 4
-"""While anything runs, more is asked for only when there is room for that part of the prefetch: one by one is dear."""
+_FORGET_INTERVAL: Final = 3600.0
+_LEAST_ROOM: Final = 4
+"""While anything runs, more is received only when this part of the prefetch is free: one by one is expensive."""
 
 
 class Consumer:
     """Handles each message of a receiver once in effect, in order per key, until stopped.
 
-    For every message: one transaction that accepts it into the inbox, calls the handlers, and holds all that they
-    write and publish; then the broker is told. Messages of different keys are handled at once.
+    For every message, one transaction accepts it into the inbox, calls the handlers, and holds all that they write and
+    publish. Then the message is acknowledged. Messages of different keys are handled at once.
 
-        consumer = Consumer("billing", receiver=receiver, database=async_sessionmaker(engine))
+        consumer = Consumer(
+            "billing", receiver="amqp://localhost?queue=billing", database=async_sessionmaker(engine)
+        )
 
         @consumer.on(OrderPlaced)
         async def bill(event: OrderPlaced, session: AsyncSession) -> None: ...
 
         await consumer.run()
 
-    A handler takes the event, and if it wants them the transaction and the whole CloudEvent.
+    `receiver` is a URL or a `Receiver`. A handler takes the event and, optionally, the transaction and the whole
+    CloudEvent.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        receiver: Receiver,
+        receiver: Receiver | str,
         database: object,
         schema: str | None = None,
         prefix: str = "pillarbox_",
@@ -64,28 +71,55 @@ class Consumer:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.handlers = Handlers(types=types, offers=("event", "transaction", "CloudEvent"))
-        self._receiver = receiver
+        self.handlers = Handlers(types=types, arguments=("event", "transaction", "CloudEvent"))
+        self._receiver = _build_receiver(receiver, os.environ)
         self._telemetry = telemetry or LoggingConsumerTelemetry()
         self._dice = random.Random(seed)  # noqa: S311
-        self._unit = Unit(
-            Inbox(name, schema=schema, prefix=prefix), transactions_of(database), threads=settings.concurrency + 1
+        self._unit = UnitOfWork(
+            Inbox(name, schema=schema, prefix=prefix), build_transactions(database), threads=settings.concurrency + 1
         )
         self._stop = asyncio.Event()
         self._room = asyncio.Event()
-        self._line = Line(concurrency=settings.concurrency)
-        self._processing = Processing(
+        self._scheduler = KeyScheduler(concurrency=settings.concurrency)
+        self._processor = Processor(
             self._unit, self.handlers, name=name, settings=settings, telemetry=self._telemetry, dice=self._dice
         )
-        self._running: dict[asyncio.Task[None], Piece] = {}
-        self._delayed: dict[Piece, asyncio.TimerHandle] = {}
+        self._running: dict[asyncio.Task[None], PendingMessage] = {}
+        self._suspended: dict[PendingMessage, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_config(
+        cls,
+        name: str,
+        *,
+        receiver: Receiver | str,
+        database: object,
+        path: str | os.PathLike[str] | None = None,
+        settings: ConsumerSettings = DEFAULT_SETTINGS,
+        types: Types = DEFAULT_TYPES,
+        telemetry: ConsumerTelemetry | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """Build a consumer whose inbox has the schema and the prefix of `[store]` in the configuration.
+
+        `path` is found as `Config.load` finds it.
+        """
+        names = read_store_section(Config.load(path, environ=environ)).settings
+        return cls(
+            name,
+            receiver=_build_receiver(receiver, environ),
+            database=database,
+            schema=names.schema,
+            prefix=names.prefix,
+            settings=settings,
+            types=types,
+            telemetry=telemetry,
+        )
 
     def on(self, what: type | str | None = None, *, topic: str | None = None) -> Callable[[F], F]:
         """Register a handler for a class, for a pattern of type names, for a pattern of topics, or for both."""
         return self.handlers.on(what, topic=topic)
-
-    # --- from outside ---
 
     def stop(self) -> None:
         """Finish gracefully: handlers that run may end, the rest goes back to the broker."""
@@ -106,10 +140,10 @@ class Consumer:
         """Handle messages until stopped. A broker or a database that is away is waited for."""
         if not self.handlers.all:
             raise ConfigError(f"The consumer {self.name} has no handler: register one with @consumer.on(OrderPlaced).")
-        self._unit.check(self.handlers.all)
-        self._warn_of_a_short_window()
+        self._unit.check_handlers(self.handlers.all)
+        self._warn_of_short_window()
         self._unit.open()
-        services = [self._receiving(), self._redriving(), self._forgetting()]
+        services = [self._run_receiver(), self._run_redrives(), self._run_cleanup()]
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(service) for service in services]
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -124,11 +158,11 @@ class Consumer:
             await asyncio.gather(*everything, return_exceptions=True)
             await self._finish()
 
-    def _warn_of_a_short_window(self) -> None:
+    def _warn_of_short_window(self) -> None:
         horizon = self._receiver.features.horizon
         if horizon is not None and horizon > self.settings.retention:
-            self._telemetry.window_short(
-                self.name, retention=duration_text(self.settings.retention), horizon=duration_text(horizon)
+            self._telemetry.on_short_window(
+                self.name, retention=format_duration(self.settings.retention), horizon=format_duration(horizon)
             )
 
     async def _finish(self) -> None:
@@ -139,77 +173,74 @@ class Consumer:
         for task, _ in late:
             task.cancel()
         await asyncio.gather(*(task for task, _ in late), return_exceptions=True)
-        delayed, self._delayed = self._delayed, {}
-        for timer in delayed.values():
+        suspended, self._suspended = self._suspended, {}
+        for timer in suspended.values():
             timer.cancel()
-        # The latest first: brokers put what is given back before what has not come yet.
-        for piece in reversed([*(piece for _, piece in late), *delayed, *self._line.left()]):
-            if not piece.redriven:
+        # The latest first: brokers put what is given back before what has not been delivered yet.
+        unfinished = [*(pending for _, pending in late), *suspended, *self._scheduler.remove_waiting()]
+        for pending in reversed(unfinished):
+            if not pending.is_redriven:
                 with contextlib.suppress(TransportUnavailable):
-                    await self._receiver.give_back(piece.received)
+                    await self._receiver.give_back(pending.received)
         await self._receiver.close()
         self._unit.close()
 
-    # --- what runs all the time ---
+    # --- loops ---
 
-    async def _receiving(self) -> None:
-        await self._patiently(self._receiver.open)
-        few = self.settings.prefetch // _PARTS
+    async def _run_receiver(self) -> None:
+        await self._retry(self._receiver.open)
         while True:
-            limit = self.settings.prefetch - self._line.in_hand
-            if limit <= 0 or (limit < few and not self._line.is_idle):
+            limit = self.settings.prefetch - self._scheduler.count
+            is_little = limit < self.settings.prefetch // _LEAST_ROOM and not self._scheduler.is_idle
+            if limit <= 0 or is_little:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            received = await self._patiently(lambda limit=limit: self._receiver.receive(limit=limit))  # type: ignore[misc]
-            for one in received:
-                self._line.put(_piece(one))
+            received = await self._retry(lambda limit=limit: self._receiver.receive(limit=limit))  # type: ignore[misc]
+            for message in received:
+                self._scheduler.add(_decode(message))
             self._start_ready()
 
-    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """What the broker answers, however long it is away."""
-        wait = _SHORTEST_WAIT
+    async def _retry(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Repeat a call to the broker until it answers."""
+        backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self._dice)
         while True:
             try:
-                return await ask()
+                return await call()
             except TransportUnavailable as error:
-                self._telemetry.broker_failed(self.name, error)
-            await asyncio.sleep(wait * (0.5 + self._dice.random() / 2))
-            wait = min(2 * wait, _LONGEST_WAIT)
+                self._telemetry.on_broker_failed(self.name, error)
+            await asyncio.sleep(backoff.next_wait())
 
-    async def _redriving(self) -> None:
-        """Failed messages that a person wants handled again come from the inbox, as if the broker had sent them."""
+    async def _run_redrives(self) -> None:
+        """Take failed messages that a person redrove from the inbox, as if the broker had delivered them."""
         while True:
             await asyncio.sleep(self.settings.poll_interval.total_seconds())
-            room = self.settings.prefetch - self._line.in_hand
+            room = self.settings.prefetch - self._scheduler.count
             if room <= 0:
                 continue
-            in_hand = self._in_hand()
-            for content in await self._processing.redriven(limit=room):
+            pending = [*self._running.values(), *self._suspended, *self._scheduler.list_waiting()]
+            known = {message.identity for message in pending}
+            for content in await self._processor.take_redriven(limit=room):
                 with contextlib.suppress(DecodeError):
-                    piece = _piece(received_from(content), redriven=True)
-                    if piece.identity not in in_hand:
-                        self._line.put(piece)
+                    message = _decode(decode_incoming(content), is_redriven=True)
+                    if message.identity not in known:
+                        self._scheduler.add(message)
             self._start_ready()
 
-    def _in_hand(self) -> set[tuple[str, str]]:
-        pieces = [*self._running.values(), *self._delayed, *self._line.waiting()]
-        return {piece.identity for piece in pieces}
-
-    async def _forgetting(self) -> None:
+    async def _run_cleanup(self) -> None:
         while True:
-            await self._processing.forget()
-            await asyncio.sleep(_CLEANING * (0.9 + self._dice.random() / 5))
+            await self._processor.forget_old()
+            await asyncio.sleep(_FORGET_INTERVAL * (0.9 + self._dice.random() / 5))
 
     # --- one message ---
 
     def _start_ready(self) -> None:
-        while (piece := self._line.take()) is not None:
-            task = asyncio.create_task(self._process(piece))
-            self._running[task] = piece
-            task.add_done_callback(self._ended)
+        while (pending := self._scheduler.start_next()) is not None:
+            task = asyncio.create_task(self._process(pending))
+            self._running[task] = pending
+            task.add_done_callback(self._on_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
         if not task.cancelled():
             task.result()
@@ -217,26 +248,31 @@ class Consumer:
             self._start_ready()
             self._room.set()
 
-    async def _process(self, piece: Piece) -> None:
-        """Handle it and acknowledge, or put it off. A delay of 0 means alone, as soon as nothing else runs."""
-        delay = await self._processing.process(piece)
+    async def _process(self, pending: PendingMessage) -> None:
+        """Handle a message and acknowledge it, or suspend it until its next attempt."""
+        delay = await self._processor.process(pending)
         if delay is not None:
-            self._line.put_off()
-            self._delayed[piece] = asyncio.get_running_loop().call_later(delay, self._again, piece)
+            self._scheduler.suspend()
+            self._suspended[pending] = asyncio.get_running_loop().call_later(delay, self._resume, pending)
             return
-        if not piece.redriven:
+        if not pending.is_redriven:
+            # If this fails the broker delivers the message again, and the inbox finds the duplicate.
             with contextlib.suppress(TransportUnavailable):
-                await self._receiver.acknowledge(piece.received)
-        self._line.done(piece)
+                await self._receiver.acknowledge(pending.received)
+        self._scheduler.finish(pending)
 
-    def _again(self, piece: Piece) -> None:
-        del self._delayed[piece]
-        self._line.again(piece)
+    def _resume(self, pending: PendingMessage) -> None:
+        del self._suspended[pending]
+        self._scheduler.resume(pending)
         self._start_ready()
 
 
-def _piece(received: Received, *, redriven: bool = False) -> Piece:
+def _build_receiver(receiver: Receiver | str, environ: Mapping[str, str]) -> Receiver:
+    return receiver_from_url(expand_variables(receiver, environ)) if isinstance(receiver, str) else receiver
+
+
+def _decode(received: IncomingMessage, *, is_redriven: bool = False) -> PendingMessage:
     try:
-        return Piece(received=received, event=event_of(received), redriven=redriven)
+        return PendingMessage(received=received, event=to_cloudevent(received), is_redriven=is_redriven)
     except DecodeError as error:
-        return Piece(received=received, event=None, trouble=str(error), redriven=redriven)
+        return PendingMessage(received=received, event=None, decode_error=str(error), is_redriven=is_redriven)

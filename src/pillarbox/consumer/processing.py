@@ -1,41 +1,45 @@
-"""What becomes of one message: handled, put off, or kept as failed."""
+"""Processing of one message: it is handled, suspended until its next attempt, or kept as failed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from enum import Enum
 from typing import Any, Final, TypeVar
 
 from pillarbox.cloudevents import CloudEvent
-from pillarbox.codec import decode
-from pillarbox.consumer.causes import Cause, cause_of
-from pillarbox.consumer.line import Piece
+from pillarbox.consumer.key_scheduler import PendingMessage
 from pillarbox.consumer.settings import ConsumerSettings
 from pillarbox.consumer.telemetry import ConsumerTelemetry
-from pillarbox.consumer.unit import Unit
+from pillarbox.consumer.unit_of_work import UnitOfWork
+from pillarbox.decoding import encode_incoming
 from pillarbox.errors import DecodeError
+from pillarbox.events import decode
 from pillarbox.handlers import Handler, Handlers
-from pillarbox.receiving import kept
-from pillarbox.transports.redaction import one_line
+from pillarbox.redaction import redact_line
+from pillarbox.retry import Backoff
 
-__all__ = ["Processing"]
+__all__ = ["ErrorClass", "Processor", "classify_error"]
+
 
 T = TypeVar("T")
 _ALONE_FROM: Final = 2
-"""The first time that a message comes again it is handled as any other; from the second on, alone."""
+"""The first redelivery of a message is handled like any other; from the second on it is handled alone."""
 _CONFLICT_WAIT: Final = 0.02
-_SHORTEST_WAIT: Final = 0.2
+_FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 10.0
+_FORGET_BATCH: Final = 1_000
 
 
-class Processing:
-    """Handles messages, one call each. Whoever calls keeps the order."""
+class Processor:
+    """Handles messages, one call each. The caller keeps the order."""
 
     def __init__(
         self,
-        unit: Unit,
+        unit: UnitOfWork,
         handlers: Handlers,
         *,
         name: str,
@@ -50,117 +54,186 @@ class Processing:
         self._telemetry = telemetry
         self._dice = dice
 
-    async def process(self, piece: Piece) -> float | None:
-        """None: it is done with, acknowledge it. A number: put it off for so many seconds, and its key with it."""
-        event = piece.event
+    async def process(self, pending: PendingMessage) -> float | None:
+        """Handle a message; return None if it can be acknowledged, else after how many seconds to try again.
+
+        A wait of 0 means: try again alone, as soon as nothing else runs.
+        """
+        event = pending.event
         if event is None:
-            await self._fail(piece, piece.trouble or "it cannot be read")
+            await self._fail(pending, pending.decode_error or "it cannot be read")
             return None
-        wanted = self._handlers.of(event)
-        if not wanted:
-            await self._unwanted(piece, event)
+        handlers = self._handlers.find(event)
+        if not handlers:
+            if self._settings.unknown == "ignore":
+                self._telemetry.on_ignored(self._name, event)
+            else:
+                error = f"no handler wants the type {event.type} with topic {redact_line(event.topic)}"
+                await self._fail(pending, error)
             return None
-        if (piece.received.redelivered or piece.redriven) and not piece.started:
-            deaths = await self._started(piece, event)
+        if (pending.received.redelivered or pending.is_redriven) and not pending.is_started:
+            deaths = await self._count_start(pending, event)
             if deaths >= self._settings.deaths:
-                await self._fail(piece, f"the consumer died {deaths} times while it handled this message alone")
+                await self._fail(pending, f"the consumer died {deaths} times while it handled this message alone")
                 return None
             if deaths >= 0:
-                piece.alone = True
+                pending.is_alone = True
                 return 0.0
-        return await self._decoded(piece, event, wanted)
-
-    async def _decoded(self, piece: Piece, event: CloudEvent, wanted: Sequence[Handler]) -> float | None:
         try:
             payload = decode(event, types=self._handlers.types)
         except DecodeError as error:
-            await self._fail(piece, str(error))
+            await self._fail(pending, str(error))
             return None
-        return await self._attempt(piece, event, payload, wanted)
+        return await self._attempt(pending, event, payload, handlers)
 
-    async def redriven(self, *, limit: int) -> Sequence[bytes]:
-        """What a person wants handled again."""
-        found: Sequence[bytes] = await self._carried_through(
-            lambda: self._unit.within(lambda tx: self._unit.inbox.redriven(tx, limit=limit))
-        )
-        return found
+    async def take_redriven(self, *, limit: int) -> Sequence[bytes]:
+        """Take messages out of the inbox that a person redrove."""
+        contents: Sequence[bytes] = await self._run(lambda tx: self._unit.inbox.redriven(tx, limit=limit))
+        return contents
 
-    async def forget(self) -> None:
-        """Remove records that are older than the dedup window, in small batches."""
-        age, batch = self._settings.retention, 1_000
-        while (
-            await self._carried_through(
-                lambda: self._unit.within(lambda tx: self._unit.inbox.forget(tx, older_than=age, limit=batch))
-            )
-            == batch
-        ):
-            pass
+    async def forget_old(self) -> None:
+        """Remove inbox records that are older than the dedup window, in small batches."""
+        age, forgotten = self._settings.retention, _FORGET_BATCH
+        while forgotten == _FORGET_BATCH:
+            forgotten = await self._run(lambda tx: self._unit.inbox.forget(tx, older_than=age, limit=_FORGET_BATCH))
 
-    async def _unwanted(self, piece: Piece, event: CloudEvent) -> None:
-        if self._settings.unknown == "ignore":
-            self._telemetry.ignored(self._name, event)
-        else:
-            await self._fail(piece, f"no handler wants the type {event.type} with topic {one_line(event.topic)}")
-
-    async def _started(self, piece: Piece, event: CloudEvent) -> int:
-        """Count the start of one that came before. Answers how often it was handled alone; below 0: it need not be."""
-        starts: int = await self._carried_through(
-            lambda: self._unit.within(lambda tx: self._unit.inbox.start(tx, event))
-        )
-        piece.started = True
+    async def _count_start(self, pending: PendingMessage, event: CloudEvent) -> int:
+        """Count the start of a redelivered message; return how often it was handled alone, below 0 if not yet."""
+        starts: int = await self._run(lambda tx: self._unit.inbox.start(tx, event))
+        pending.is_started = True
         return starts - _ALONE_FROM
 
     async def _attempt(
-        self, piece: Piece, event: CloudEvent, payload: object, wanted: Sequence[Handler]
+        self, pending: PendingMessage, event: CloudEvent, payload: object, handlers: Sequence[Handler]
     ) -> float | None:
-        began = time.monotonic()
+        began_at = time.monotonic()
         try:
-            with self._telemetry.handling(self._name, event):
-                new = await self._carried_through(lambda: self._unit.handle(event, payload, wanted), event=event)
+            with self._telemetry.on_handling(self._name, event):
+                is_new = await self._retry(lambda: self._unit.handle(event, payload, handlers), event=event)
         except (Exception, SystemExit) as error:
-            return await self._failed_once(piece, event, error)
-        if new:
-            self._telemetry.handled(self._name, event, seconds=time.monotonic() - began)
+            return await self._note_failure(pending, event, error)
+        if is_new:
+            self._telemetry.on_handled(self._name, event, seconds=time.monotonic() - began_at)
         else:
-            self._telemetry.duplicate(self._name, event)
+            self._telemetry.on_duplicate(self._name, event)
         return None
 
-    async def _failed_once(self, piece: Piece, event: CloudEvent, error: BaseException) -> float | None:
-        piece.attempts += 1
-        told = one_line(f"{type(error).__name__}: {error}")
-        if self._settings.retry.gives_up(piece.attempts):
-            await self._fail(piece, told)
+    async def _note_failure(self, pending: PendingMessage, event: CloudEvent, error: BaseException) -> float | None:
+        pending.attempts += 1
+        reason = redact_line(f"{type(error).__name__}: {error}")
+        if self._settings.retry.gives_up(pending.attempts):
+            await self._fail(pending, reason)
             return None
-        delay = self._settings.retry.delay(piece.attempts, dice=self._dice.random()).total_seconds()
-        self._telemetry.retried(self._name, event, attempt=piece.attempts, error=told, seconds=delay)
+        delay = self._settings.retry.delay(pending.attempts, dice=self._dice.random()).total_seconds()
+        self._telemetry.on_retried(self._name, event, attempt=pending.attempts, error=reason, seconds=delay)
         return delay
 
-    async def _fail(self, piece: Piece, error: str) -> None:
-        """Keep it with the reason and all that came; only then is it acknowledged."""
-        who, content = piece.event or piece.received.plain, kept(piece.received)
-        await self._carried_through(
-            lambda: self._unit.within(
-                lambda tx: self._unit.inbox.fail(tx, who, error=error, attempts=piece.attempts, content=content)
-            )
+    async def _fail(self, pending: PendingMessage, error: str) -> None:
+        """Keep a message with the reason and its whole content. Only then may it be acknowledged."""
+        identity, content = pending.event or pending.received.fallback, encode_incoming(pending.received)
+        await self._run(
+            lambda tx: self._unit.inbox.fail(tx, identity, error=error, attempts=pending.attempts, content=content)
         )
-        self._telemetry.failed(self._name, piece.received.plain, attempts=piece.attempts, error=error)
+        self._telemetry.on_failed(self._name, pending.received.fallback, attempts=pending.attempts, error=error)
 
-    async def _carried_through(self, ask: Callable[[], Awaitable[T]], *, event: CloudEvent | None = None) -> Any:
-        """Repeat what met another transaction, and wait for a database that is away. Neither costs an attempt."""
-        wait = _SHORTEST_WAIT
+    async def _run(self, call: Callable[[Any], Any]) -> Any:
+        """Call the inbox in its own transaction, with `_retry`."""
+        return await self._retry(lambda: self._unit.run(call))
+
+    async def _retry(self, call: Callable[[], Awaitable[T]], *, event: CloudEvent | None = None) -> T:
+        """Repeat a transaction that conflicted with another, or whose database is away. Neither costs an attempt."""
+        backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self._dice)
         while True:
             try:
-                return await ask()
+                return await call()
             except Exception as error:
-                cause = cause_of(error)
-                if cause is Cause.FAILURE:
+                error_class = classify_error(error)
+                if error_class is ErrorClass.FAILURE:
                     raise
-                if cause is Cause.OUTAGE:
-                    self._telemetry.store_failed(self._name, error)
+                if error_class is ErrorClass.OUTAGE:
+                    self._telemetry.on_store_failed(self._name, error)
                 elif event is not None:
-                    self._telemetry.repeated(self._name, event, error=one_line(str(error)))
-            if cause is Cause.CONFLICT:
+                    self._telemetry.on_conflict(self._name, event, error=redact_line(str(error)))
+            if error_class is ErrorClass.CONFLICT:
                 await asyncio.sleep(_CONFLICT_WAIT * self._dice.random())
             else:
-                await asyncio.sleep(wait * (0.5 + self._dice.random() / 2))
-                wait = min(2 * wait, _LONGEST_WAIT)
+                await asyncio.sleep(backoff.next_wait())
+
+
+class ErrorClass(Enum):
+    """Classes of errors: repeat at once, repeat when the database is back, or spend an attempt."""
+
+    CONFLICT = "conflict"
+    OUTAGE = "outage"
+    FAILURE = "failure"
+
+
+_CONFLICT_STATES: Final = frozenset({"40001", "40P01", "55P03"})
+"""Serialization failure, deadlock, lock not available."""
+_OUTAGE_STATES: Final = ("08", "53", "57P", "58", "25006")
+"""Connection, resources, shutdown, system; and a server that became a replica."""
+_BUSY: Final = frozenset({"SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_RECOVERY", "SQLITE_LOCKED"})
+_MYSQL: Final = frozenset({"pymysql.err.MySQLError", "asyncmy.errors.MySQLError", "MySQLdb._exceptions.MySQLError"})
+_MYSQL_CONFLICTS: Final = frozenset({1020, 1205, 1213, 3572})
+"""Record changed, lock wait timeout, deadlock, lock not available."""
+_MYSQL_OUTAGES: Final = frozenset({0, 1040, 1047, 1053, 1203, 1290, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+"""A driver's own "not connected"; then too many connections, not ready, shutdown, read-only, killed, lost, idle."""
+_LOST: Final = frozenset(
+    {
+        "asyncpg.exceptions._base.InterfaceError",
+        "asyncpg.exceptions.ConnectionDoesNotExistError",
+        "psycopg_pool.errors.PoolTimeout",
+        "psycopg_pool.errors.PoolClosed",
+        "pillarbox.errors.StoreUnavailable",
+    }
+)
+
+
+def classify_error(error: BaseException) -> ErrorClass:
+    """Classify an error, by itself or by what it was raised from."""
+    for link in _unwrap(error):
+        if (found := _classify_one(link)) is not None:
+            return found
+    return ErrorClass.FAILURE
+
+
+def _unwrap(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what it wraps: SQLAlchemy's `orig`, or its cause."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        wrapped = getattr(link, "orig", None)
+        link = wrapped if isinstance(wrapped, BaseException) else link.__cause__
+
+
+def _classify_one(error: BaseException) -> ErrorClass | None:
+    if getattr(error, "connection_invalidated", False):
+        return ErrorClass.OUTAGE
+    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__}
+    if names & _MYSQL:  # before the SQLSTATE, which some of them have too: it is less precise than the number
+        return _classify_mysql(error)
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return _classify_sqlstate(state)
+    if isinstance(error, sqlite3.Error):
+        return ErrorClass.CONFLICT if getattr(error, "sqlite_errorname", "") in _BUSY else None
+    if names & _LOST:
+        return ErrorClass.OUTAGE
+    if "psycopg.OperationalError" in names:  # without a SQLSTATE: the connection failed
+        return ErrorClass.OUTAGE
+    return None
+
+
+def _classify_sqlstate(state: str) -> ErrorClass | None:
+    if state in _CONFLICT_STATES:
+        return ErrorClass.CONFLICT
+    return ErrorClass.OUTAGE if state.startswith(_OUTAGE_STATES) else None
+
+
+def _classify_mysql(error: BaseException) -> ErrorClass | None:
+    number = error.args[0] if error.args else None
+    if number in _MYSQL_CONFLICTS:
+        return ErrorClass.CONFLICT
+    return ErrorClass.OUTAGE if number in _MYSQL_OUTAGES else None

@@ -1,4 +1,4 @@
-"""What can be set about a consumer, with the defaults in force."""
+"""Settings of a consumer, with their defaults."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pillarbox.retry import RetryPolicy
 __all__ = ["DEFAULT_SETTINGS", "ConsumerSettings", "Unknown"]
 
 Unknown = Literal["ignore", "fail"]
-"""What becomes of a message that no handler wants: it is acknowledged, or kept as failed."""
+"""What becomes of a message that no handler matches: it is acknowledged, or kept as failed."""
 
 _RETRY: Final = RetryPolicy(attempts=5, first=timedelta(milliseconds=200), longest=timedelta(seconds=5))
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer handles. Wrong settings are a `ConfigError` when they are made."""
+    """Settings of one consumer. Invalid ones raise `ConfigError` when they are created."""
 
     concurrency: int = 16
     """How many messages are handled at once, of different keys."""
     prefetch: int = 200
-    """How many messages are in hand at most. What waits behind a failing one of its key counts too."""
+    """How many messages are pending at most. What waits behind a failing one of its key counts too."""
     retry: RetryPolicy = _RETRY
     """How often a failing handler is called again before the message is kept as failed. Its key waits meanwhile."""
     unknown: Unknown = "ignore"
@@ -35,7 +35,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention: timedelta = timedelta(days=7)
     """How long handled messages are remembered: the dedup window."""
     poll_interval: timedelta = timedelta(seconds=1)
-    """How often failed messages are looked for that a person wants handled again."""
+    """How often the inbox is asked for failed messages that a person redrove."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= 10_000:

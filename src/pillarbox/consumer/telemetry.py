@@ -1,4 +1,4 @@
-"""The one seam through which a consumer tells what happens."""
+"""Telemetry of a consumer: the callbacks, and the log lines."""
 
 from __future__ import annotations
 
@@ -8,130 +8,130 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Final
 
 from pillarbox.cloudevents import CloudEvent
-from pillarbox.protocols import Plain
+from pillarbox.contracts.receiver import FallbackIdentity
 
-__all__ = ["ConsumerTelemetry", "LoggingConsumerTelemetry", "SeveralConsumerTelemetries"]
+__all__ = ["CompositeConsumerTelemetry", "ConsumerTelemetry", "LoggingConsumerTelemetry"]
 
 log: Final = logging.getLogger("pillarbox.consumer")
 
 
 class ConsumerTelemetry:
-    """Every method does nothing: override what interests you."""
+    """Callbacks of a consumer. Each does nothing: override those of interest."""
 
-    def handling(self, consumer: str, event: CloudEvent) -> AbstractContextManager[None]:
-        """Around the transaction that a message is handled in."""
+    def on_handling(self, consumer: str, event: CloudEvent) -> AbstractContextManager[None]:
+        """Return a context manager that is entered around the transaction of each message."""
         return nullcontext()
 
-    def handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
+    def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
         """A message was handled, and its transaction has committed."""
 
-    def duplicate(self, consumer: str, event: CloudEvent) -> None:
+    def on_duplicate(self, consumer: str, event: CloudEvent) -> None:
         """A message came again and did nothing."""
 
-    def ignored(self, consumer: str, event: CloudEvent) -> None:
-        """No handler wants a message; it was acknowledged."""
+    def on_ignored(self, consumer: str, event: CloudEvent) -> None:
+        """No handler matches a message; it was acknowledged."""
 
-    def retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
-        """A handler failed; it is called again after so long."""
+    def on_retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
+        """A handler failed; it is called again after that time."""
 
-    def failed(self, consumer: str, plain: Plain, *, attempts: int, error: str) -> None:
+    def on_failed(self, consumer: str, identity: FallbackIdentity, *, attempts: int, error: str) -> None:
         """A message is kept as failed."""
 
-    def repeated(self, consumer: str, event: CloudEvent, *, error: str) -> None:
-        """A transaction met another one, and is repeated. No attempt is spent."""
+    def on_conflict(self, consumer: str, event: CloudEvent, *, error: str) -> None:
+        """A transaction conflicted with another one, and is repeated. No attempt is spent."""
 
-    def store_failed(self, consumer: str, error: Exception) -> None:
-        """The database cannot be reached; it is tried again."""
+    def on_store_failed(self, consumer: str, error: Exception) -> None:
+        """The database cannot be reached; the call is repeated."""
 
-    def broker_failed(self, consumer: str, error: Exception) -> None:
-        """The broker cannot be reached; it is tried again."""
+    def on_broker_failed(self, consumer: str, error: Exception) -> None:
+        """The broker cannot be reached; the call is repeated."""
 
-    def window_short(self, consumer: str, *, retention: str, horizon: str) -> None:
-        """Handled messages are forgotten before the broker has stopped to deliver them again."""
+    def on_short_window(self, consumer: str, *, retention: str, horizon: str) -> None:
+        """The dedup window is shorter than the time in which the broker may deliver a message again."""
 
 
-class SeveralConsumerTelemetries(ConsumerTelemetry):
-    """Tells several of them, in order."""
+class CompositeConsumerTelemetry(ConsumerTelemetry):
+    """Passes every call on to several telemetries, in order."""
 
     def __init__(self, *telemetries: ConsumerTelemetry) -> None:
         self._telemetries = telemetries
 
     @contextmanager
-    def handling(self, consumer: str, event: CloudEvent) -> Iterator[None]:
+    def on_handling(self, consumer: str, event: CloudEvent) -> Iterator[None]:
         with ExitStack() as stack:
-            for one in self._telemetries:
-                stack.enter_context(one.handling(consumer, event))
+            for telemetry in self._telemetries:
+                stack.enter_context(telemetry.on_handling(consumer, event))
             yield
 
-    def handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
-        for one in self._telemetries:
-            one.handled(consumer, event, seconds=seconds)
+    def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_handled(consumer, event, seconds=seconds)
 
-    def duplicate(self, consumer: str, event: CloudEvent) -> None:
-        for one in self._telemetries:
-            one.duplicate(consumer, event)
+    def on_duplicate(self, consumer: str, event: CloudEvent) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_duplicate(consumer, event)
 
-    def ignored(self, consumer: str, event: CloudEvent) -> None:
-        for one in self._telemetries:
-            one.ignored(consumer, event)
+    def on_ignored(self, consumer: str, event: CloudEvent) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_ignored(consumer, event)
 
-    def retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
-        for one in self._telemetries:
-            one.retried(consumer, event, attempt=attempt, error=error, seconds=seconds)
+    def on_retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_retried(consumer, event, attempt=attempt, error=error, seconds=seconds)
 
-    def failed(self, consumer: str, plain: Plain, *, attempts: int, error: str) -> None:
-        for one in self._telemetries:
-            one.failed(consumer, plain, attempts=attempts, error=error)
+    def on_failed(self, consumer: str, identity: FallbackIdentity, *, attempts: int, error: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_failed(consumer, identity, attempts=attempts, error=error)
 
-    def repeated(self, consumer: str, event: CloudEvent, *, error: str) -> None:
-        for one in self._telemetries:
-            one.repeated(consumer, event, error=error)
+    def on_conflict(self, consumer: str, event: CloudEvent, *, error: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_conflict(consumer, event, error=error)
 
-    def store_failed(self, consumer: str, error: Exception) -> None:
-        for one in self._telemetries:
-            one.store_failed(consumer, error)
+    def on_store_failed(self, consumer: str, error: Exception) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_store_failed(consumer, error)
 
-    def broker_failed(self, consumer: str, error: Exception) -> None:
-        for one in self._telemetries:
-            one.broker_failed(consumer, error)
+    def on_broker_failed(self, consumer: str, error: Exception) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_broker_failed(consumer, error)
 
-    def window_short(self, consumer: str, *, retention: str, horizon: str) -> None:
-        for one in self._telemetries:
-            one.window_short(consumer, retention=retention, horizon=horizon)
+    def on_short_window(self, consumer: str, *, retention: str, horizon: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_short_window(consumer, retention=retention, horizon=horizon)
 
 
 class LoggingConsumerTelemetry(ConsumerTelemetry):
-    """Lines for people and for machines: the fields stand in `extra`, so a JSON formatter has them all."""
+    """Logs every call. The fields are in `extra`, where a JSON formatter finds them."""
 
-    def handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
+    def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("handled %s", event.message_id, extra=_fields(consumer, event) | {"seconds": seconds})
 
-    def duplicate(self, consumer: str, event: CloudEvent) -> None:
+    def on_duplicate(self, consumer: str, event: CloudEvent) -> None:
         log.info("%s came again and was done already", event.message_id, extra=_fields(consumer, event))
 
-    def ignored(self, consumer: str, event: CloudEvent) -> None:
+    def on_ignored(self, consumer: str, event: CloudEvent) -> None:
         log.info("nobody wants %s of type %s", event.message_id, event.type, extra=_fields(consumer, event))
 
-    def retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
+    def on_retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
         extra = _fields(consumer, event) | {"attempt": attempt, "error": error}
         log.warning("attempt %d on %s, again in %.1f s: %s", attempt, event.message_id, seconds, error, extra=extra)
 
-    def failed(self, consumer: str, plain: Plain, *, attempts: int, error: str) -> None:
-        extra = {"consumer": consumer, "message_id": plain.message_id, "attempt": attempts, "error": error}
-        log.warning("failed %s after %d attempts: %s", plain.message_id, attempts, error, extra=extra)
+    def on_failed(self, consumer: str, identity: FallbackIdentity, *, attempts: int, error: str) -> None:
+        extra = {"consumer": consumer, "message_id": identity.message_id, "attempt": attempts, "error": error}
+        log.warning("failed %s after %d attempts: %s", identity.message_id, attempts, error, extra=extra)
 
-    def repeated(self, consumer: str, event: CloudEvent, *, error: str) -> None:
+    def on_conflict(self, consumer: str, event: CloudEvent, *, error: str) -> None:
         log.info("repeating %s: %s", event.message_id, error, extra=_fields(consumer, event) | {"error": error})
 
-    def store_failed(self, consumer: str, error: Exception) -> None:
-        told = f"{type(error).__name__}: {error}"
-        log.warning("the database is away, trying again: %s", told, extra={"consumer": consumer, "error": told})
+    def on_store_failed(self, consumer: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("the database is away, trying again: %s", reason, extra={"consumer": consumer, "error": reason})
 
-    def broker_failed(self, consumer: str, error: Exception) -> None:
+    def on_broker_failed(self, consumer: str, error: Exception) -> None:
         log.warning("the broker is away, trying again: %s", error, extra={"consumer": consumer, "error": str(error)})
 
-    def window_short(self, consumer: str, *, retention: str, horizon: str) -> None:
+    def on_short_window(self, consumer: str, *, retention: str, horizon: str) -> None:
         log.warning(
             "handled messages are remembered for %s, and the broker may deliver one again after up to %s: a duplicate "
             "that late would be handled again; raise the retention",

@@ -1,14 +1,13 @@
-"""Writes through an `asyncpg` connection, its own or a pool's."""
+"""Writer for `asyncpg` connections, its own or a pool's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
+from pillarbox.contracts.writer import InboxCommand, Insert
 from pillarbox.errors import NotInTransaction
-from pillarbox.protocols import InboxAsk, Insert
-from pillarbox.writers import statements
-from pillarbox.writers.inbox import Did, perform_async, program
-from pillarbox.writers.statements import Statement, Style
+from pillarbox.writers.inbox_sql import StatementResult, build_steps, run_steps_async
+from pillarbox.writers.insert_sql import Dialect, Statement, build_insert, build_lock
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Record
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     Handle: TypeAlias = Connection[Record] | PoolConnectionProxy[Record]
 
 __all__ = ["AsyncpgWriter"]
+
+R = TypeVar("R")
 
 
 class AsyncpgWriter:
@@ -30,22 +31,22 @@ class AsyncpgWriter:
 
     async def insert(self, batch: Insert) -> None:
         self._check()
-        locks = statements.lock(batch, Style.DOLLAR)
-        if locks is not None:
-            await self._tx.execute(locks.sql, *locks.parameters)
-        for statement in statements.insert(batch, Style.DOLLAR):
+        lock = build_lock(batch, Dialect.POSTGRES_DOLLAR)
+        if lock is not None:
+            await self._tx.execute(lock.sql, *lock.parameters)
+        for statement in build_insert(batch, Dialect.POSTGRES_DOLLAR):
             await self._tx.execute(statement.sql, *statement.parameters)
 
-    async def ask(self, ask: InboxAsk) -> Any:
+    async def execute(self, command: InboxCommand[R]) -> R:
         self._check()
-        return await perform_async(program(ask, Style.DOLLAR), self._execute)
+        return await run_steps_async(build_steps(command, Dialect.POSTGRES_DOLLAR), self._run)
 
-    async def _execute(self, statement: Statement) -> Did:
+    async def _run(self, statement: Statement) -> StatementResult:
         if statement.has_rows:
             rows = await self._tx.fetch(statement.sql, *statement.parameters)
-            return Did(len(rows), [tuple(row) for row in rows])
+            return StatementResult(len(rows), [tuple(row) for row in rows])
         status = await self._tx.execute(statement.sql, *statement.parameters)
-        return Did(int(status.rpartition(" ")[2]))
+        return StatementResult(int(status.rpartition(" ")[2]))
 
     def _check(self) -> None:
         if not self._tx.is_in_transaction():

@@ -1,17 +1,19 @@
-"""Writes through a Django connection: in its atomic block, on the driver's connection beneath it."""
+"""Writer for Django connections: in the atomic block, on the driver's connection beneath it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast
 
+from pillarbox.contracts.writer import InboxCommand, Insert, Writer
 from pillarbox.errors import NotInTransaction
-from pillarbox.protocols import InboxAsk, Insert
-from pillarbox.writers.finding import writer_class
+from pillarbox.writers.registry import find_writer_class
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 __all__ = ["DjangoWriter"]
+
+R = TypeVar("R")
 
 _OUTSIDE: Final = (
     "The Django connection {alias!r} is not inside transaction.atomic(){why}, so the message would be committed on its "
@@ -34,13 +36,13 @@ class DjangoWriter:
 
     def insert(self, batch: Insert) -> None:
         with self._tx.wrap_database_errors:
-            self._beneath().insert(batch)
+            self._join_driver().insert(batch)
 
-    def ask(self, ask: InboxAsk) -> Any:
+    def execute(self, command: InboxCommand[R]) -> R:
         with self._tx.wrap_database_errors:
-            return self._beneath().ask(ask)
+            return self._join_driver().execute(command)
 
-    def _beneath(self) -> Any:
+    def _join_driver(self) -> Writer:
         tx = self._tx
         if not tx.in_atomic_block and _would_autocommit(tx):
             raise NotInTransaction(_OUTSIDE.format(alias=tx.alias, why=""))
@@ -49,9 +51,9 @@ class DjangoWriter:
         tx.validate_no_broken_transaction()
         tx.ensure_connection()
         driver = tx.connection
-        return writer_class(type(driver))(driver)  # type: ignore[arg-type]  # a class has a hash
+        return cast("Writer", find_writer_class(type(driver))(driver))  # type: ignore[arg-type]  # a class has a hash
 
 
 def _would_autocommit(tx: BaseDatabaseWrapper) -> bool:
-    """As the connection is, or will be when it is made. Asking Django would make it, which async code must not."""
+    # Asking Django would open the connection, which async code must not do; before it is open, the settings decide.
     return bool(tx.settings_dict["AUTOCOMMIT"] if tx.connection is None else tx.autocommit)

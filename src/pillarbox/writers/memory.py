@@ -1,10 +1,10 @@
-"""Writes into a transaction of the memory store, which does all of it by itself."""
+"""Writer for transactions of the memory store, which are writers themselves."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from pillarbox.protocols import Writer
+from pillarbox.contracts.writer import Writer
 
 __all__ = ["memory_writer"]
 

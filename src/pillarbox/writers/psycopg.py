@@ -1,20 +1,21 @@
-"""Writes through a `psycopg` connection, sync or async."""
+"""Writers for `psycopg` connections, sync and async."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pillarbox.contracts.writer import InboxCommand, Insert
 from pillarbox.errors import NotInTransaction
-from pillarbox.protocols import InboxAsk, Insert
-from pillarbox.writers import statements
-from pillarbox.writers.inbox import Did, perform, perform_async, program
-from pillarbox.writers.statements import Statement, Style
+from pillarbox.writers.inbox_sql import StatementResult, build_steps, run_steps, run_steps_async
+from pillarbox.writers.insert_sql import Dialect, Statement, build_insert, build_lock
 
 __all__ = ["AsyncPsycopgWriter", "PsycopgWriter"]
+
+R = TypeVar("R")
 
 _OUTSIDE: Final = (TransactionStatus.IDLE, TransactionStatus.ACTIVE)
 
@@ -33,22 +34,22 @@ class PsycopgWriter:
 
     def insert(self, batch: Insert) -> None:
         _check(self._tx)
-        locks = statements.lock(batch, Style.FORMAT)
-        if locks is not None:
-            self._execute(locks)
-        for statement in statements.insert(batch, Style.FORMAT):
+        lock = build_lock(batch, Dialect.POSTGRES_FORMAT)
+        if lock is not None:
+            self._execute(lock)
+        for statement in build_insert(batch, Dialect.POSTGRES_FORMAT):
             self._execute(statement)
 
-    def ask(self, ask: InboxAsk) -> Any:
+    def execute(self, command: InboxCommand[R]) -> R:
         _check(self._tx)
-        return perform(program(ask, Style.FORMAT), self._did)
+        return run_steps(build_steps(command, Dialect.POSTGRES_FORMAT), self._run)
 
-    def _did(self, statement: Statement) -> Did:
+    def _run(self, statement: Statement) -> StatementResult:
         cursor = self._execute(statement)
         if cursor.rowcount < 0:
             with self._tx.pipeline():  # leaving it fetches the answers that are still out
                 pass
-        return Did(cursor.rowcount, cursor.fetchall() if statement.has_rows else ())
+        return StatementResult(cursor.rowcount, cursor.fetchall() if statement.has_rows else ())
 
     def _execute(self, statement: Statement) -> psycopg.Cursor[Any]:
         return psycopg.Cursor(self._tx, row_factory=tuple_row).execute(statement.sql, statement.parameters)
@@ -65,22 +66,22 @@ class AsyncPsycopgWriter:
 
     async def insert(self, batch: Insert) -> None:
         _check(self._tx)
-        locks = statements.lock(batch, Style.FORMAT)
-        if locks is not None:
-            await self._execute(locks)
-        for statement in statements.insert(batch, Style.FORMAT):
+        lock = build_lock(batch, Dialect.POSTGRES_FORMAT)
+        if lock is not None:
+            await self._execute(lock)
+        for statement in build_insert(batch, Dialect.POSTGRES_FORMAT):
             await self._execute(statement)
 
-    async def ask(self, ask: InboxAsk) -> Any:
+    async def execute(self, command: InboxCommand[R]) -> R:
         _check(self._tx)
-        return await perform_async(program(ask, Style.FORMAT), self._did)
+        return await run_steps_async(build_steps(command, Dialect.POSTGRES_FORMAT), self._run)
 
-    async def _did(self, statement: Statement) -> Did:
+    async def _run(self, statement: Statement) -> StatementResult:
         cursor = await self._execute(statement)
         if cursor.rowcount < 0:
             async with self._tx.pipeline():  # leaving it fetches the answers that are still out
                 pass
-        return Did(cursor.rowcount, await cursor.fetchall() if statement.has_rows else ())
+        return StatementResult(cursor.rowcount, await cursor.fetchall() if statement.has_rows else ())
 
     async def _execute(self, statement: Statement) -> psycopg.AsyncCursor[Any]:
         cursor = psycopg.AsyncCursor(self._tx, row_factory=tuple_row)
@@ -88,7 +89,7 @@ class AsyncPsycopgWriter:
 
 
 def _check(tx: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    # In a pipeline the server's word comes late, but the connection counts its own transaction blocks.
+    # In a pipeline the server's status comes late, but the connection counts its own transaction blocks.
     if tx.autocommit and not tx._num_transactions and tx.pgconn.transaction_status in _OUTSIDE:
         raise NotInTransaction(
             "This psycopg connection is in autocommit mode and outside a transaction, so the message would be "

@@ -1,4 +1,4 @@
-"""From a handle to the writer for it, by the names of its classes: no driver is imported that nobody uses."""
+"""Registry of writers by the class name of the handle, so that no driver is imported that nobody uses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from functools import lru_cache
 from importlib import import_module
 from typing import ClassVar, Final, Protocol
 
+from pillarbox.contracts.writer import AsyncWriter, Writer
 from pillarbox.errors import UnsupportedHandle
-from pillarbox.protocols import AsyncWriter, Writer
 
-__all__ = ["WriterClass", "writer_class"]
+__all__ = ["WriterClass", "find_writer_class"]
 
 
 class WriterClass(Protocol):
-    """Makes the writer for one handle."""
+    """Builds the writer for one handle."""
 
     is_async: ClassVar[bool]
 
@@ -21,27 +21,27 @@ class WriterClass(Protocol):
 
 
 _WRITERS: Final = {
-    "pillarbox.stores.memory.transaction.MemoryTransaction": "memory.memory_writer",
-    "sqlite3.Connection": "sqlite3.Sqlite3Writer",
-    "aiosqlite.core.Connection": "aiosqlite.AiosqliteWriter",
+    "pillarbox.stores.memory.MemoryTransaction": "memory.memory_writer",
+    "sqlite3.Connection": "sqlite.SqliteWriter",
+    "aiosqlite.core.Connection": "sqlite.AiosqliteWriter",
     "psycopg.Connection": "psycopg.PsycopgWriter",
     "psycopg.AsyncConnection": "psycopg.AsyncPsycopgWriter",
     "asyncpg.connection.Connection": "asyncpg.AsyncpgWriter",
     "asyncpg.pool.PoolConnectionProxy": "asyncpg.AsyncpgWriter",
-    "pymysql.connections.Connection": "pymysql.PymysqlWriter",
-    "MySQLdb.connections.Connection": "mysqldb.MysqldbWriter",
-    "asyncmy.connection.Connection": "asyncmy.AsyncmyWriter",
-    "aiomysql.connection.Connection": "aiomysql.AiomysqlWriter",
+    "pymysql.connections.Connection": "mysql.PymysqlWriter",
+    "MySQLdb.connections.Connection": "mysql.MysqldbWriter",
+    "asyncmy.connection.Connection": "mysql.AsyncmyWriter",
+    "aiomysql.connection.Connection": "mysql.AiomysqlWriter",
     "sqlalchemy.engine.base.Connection": "sqlalchemy.ConnectionWriter",
     "sqlalchemy.ext.asyncio.engine.AsyncConnection": "sqlalchemy.AsyncConnectionWriter",
-    "sqlalchemy.orm.session.Session": "sqlalchemy_session.SessionWriter",
-    "sqlalchemy.orm.scoping.scoped_session": "sqlalchemy_session.ScopedSessionWriter",
-    "sqlalchemy.ext.asyncio.session.AsyncSession": "sqlalchemy_session.AsyncSessionWriter",
-    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "sqlalchemy_session.AsyncScopedSessionWriter",
+    "sqlalchemy.orm.session.Session": "sqlalchemy.SessionWriter",
+    "sqlalchemy.orm.scoping.scoped_session": "sqlalchemy.ScopedSessionWriter",
+    "sqlalchemy.ext.asyncio.session.AsyncSession": "sqlalchemy.AsyncSessionWriter",
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "sqlalchemy.AsyncScopedSessionWriter",
     "django.db.backends.base.base.BaseDatabaseWrapper": "django.DjangoWriter",
     "django.utils.connection.ConnectionProxy": "django.DjangoWriter",
 }
-"""The class of a handle, and the writer in this package that joins it."""
+"""Class of a handle → module and name of the writer that joins it."""
 
 _POOL: Final = "it is a pool: take a connection from it, begin a transaction, and give that connection"
 _ENGINE: Final = "it is an engine: give a connection or a session that it made"
@@ -80,24 +80,20 @@ _HINTS: Final = {
     "mariadb.connections.Connection": "MariaDB Connector/Python is not supported: use PyMySQL",
     "psycopg2.extensions.connection": "psycopg2 is supported through SQLAlchemy only: give a Connection or a Session",
 }
-"""What people give by mistake, and what they meant."""
+"""Classes that people give by mistake → advice."""
 
 
 @lru_cache(maxsize=256)  # bounded, because every sessionmaker makes a class of its own
-def writer_class(handle: type) -> WriterClass:
-    """The writer for handles of this class or of one it is derived from, or `UnsupportedHandle`."""
+def find_writer_class(handle: type) -> WriterClass:
+    """Find the writer for handles of this class or of one of its bases; raise `UnsupportedHandle` if there is none."""
     names = [f"{known.__module__}.{known.__qualname__}" for known in handle.__mro__]
     for name in names:
         if name in _WRITERS:
             module, _, writer = _WRITERS[name].partition(".")
             found: WriterClass = getattr(import_module(f"pillarbox.writers.{module}"), writer)
             return found
-    raise UnsupportedHandle(_refusal(names))
-
-
-def _refusal(names: list[str]) -> str:
     hint = next((_HINTS[name] for name in names if name in _HINTS), "it is not a connection or session that is known")
-    return (
+    raise UnsupportedHandle(
         f"Cannot write through a {names[0]}, because {hint}. Supported are connections of sqlite3, aiosqlite, psycopg, "
         "asyncpg, PyMySQL, mysqlclient, asyncmy and aiomysql, SQLAlchemy's Connection, AsyncConnection, Session and "
         "AsyncSession, and Django's connections."

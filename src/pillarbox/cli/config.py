@@ -1,19 +1,29 @@
-"""`pillarbox config`: what is in force, and who said so."""
+"""`pillarbox config`: the configuration in force, and the origin of every value."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import click
+import msgspec
 
-from pillarbox.cli.configuring import configuration_options
-from pillarbox.cli.effective import Entry, effective
-from pillarbox.cli.output import show, table
-from pillarbox.cli.toml import toml_text
-from pillarbox.config import Config
-from pillarbox.config.origins import key_text
+from pillarbox.cli._logs import LogSettings
+from pillarbox.cli._options import configuration_options
+from pillarbox.cli._output import format_table, show
+from pillarbox.config import Config, Section, read_outbox_section, read_section, read_store_section
+from pillarbox.operations.alerts import Thresholds
+from pillarbox.redaction import redact_url
+from pillarbox.relay.configuration import (
+    ConfiguredDestination,
+    read_destinations,
+    read_relay_section,
+    read_served_names,
+)
+from pillarbox.settings import DEFAULT_ORIGIN, ConfigOrigin, KeyPath, format_key, list_fields, to_plain
 
-__all__ = ["config"]
+__all__ = ["ConfigEntry", "config", "format_toml", "list_entries", "show_config"]
 
 _EPILOG = """\b
 Example:
@@ -32,33 +42,125 @@ def config() -> None:
               envvar="PILLARBOX_OUTPUT", show_envvar=True, help="How the result is printed.")  # fmt: skip
 def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]) -> None:
     """Show every value in force and where it comes from: default, file, environment or flag. Secrets are ***."""
-    entries = effective(config)
+    entries = list_entries(config)
     if output == "toml":
-        click.echo(toml_text(entries))
+        click.echo(format_toml(entries))
         return
-    rows = [(key_text(entry.path), _text(entry.value), entry.told_by) for entry in entries]
-    document = {"file": config.file_name if config.found else None, **_nested(entries)}
-    show(document, text=table(("key", "value", "origin"), rows), output=output)
+    rows = [(format_key(entry.path), _format_value(entry.value), entry.origin_text) for entry in entries]
+    document = {"file": config.file_name if config.found else None, **_nest(entries)}
+    show(document, text=format_table(("key", "value", "origin"), rows), output=output)
 
 
-def _text(value: object) -> str:
+class ConfigEntry(msgspec.Struct, frozen=True):
+    """One value, as the file would hold it and without secrets, and its origin."""
+
+    path: KeyPath
+    value: object
+    origin: ConfigOrigin
+
+    @property
+    def origin_text(self) -> str:
+        return f"{self.origin.kind} {self.origin.where}".rstrip()
+
+
+def list_entries(config: Config) -> list[ConfigEntry]:
+    """List every value in force, section by section. `ConfigError` where something is wrong."""
+    served = read_served_names(config)
+    destinations = read_destinations(config)
+    return [
+        *map(_hide_login, _list_section(read_store_section(config), at=("store",))),
+        *_list_section(read_outbox_section(config), at=("outbox",)),
+        *_list_section(read_relay_section(config), at=("relay",)),
+        ConfigEntry(("relay", "destinations"), list(served.names or destinations), served.origin),
+        *_list_section(read_section(config, LogSettings, at=("log",)), at=("log",)),
+        *_list_section(read_section(config, Thresholds, at=("alerts",)), at=("alerts",)),
+        *(entry for one in destinations.values() for entry in _list_destination(one)),
+    ]
+
+
+def _list_section(section: Section[Any], *, at: KeyPath) -> list[ConfigEntry]:
+    return [
+        ConfigEntry((*at, *field.path), to_plain(section.value(field.path)), section.origin(field.path))
+        for field in list_fields(type(section.settings))
+    ]
+
+
+def _hide_login(entry: ConfigEntry) -> ConfigEntry:
+    is_url = entry.path == ("store", "url") and isinstance(entry.value, str)
+    return ConfigEntry(entry.path, redact_url(str(entry.value)), entry.origin) if is_url else entry
+
+
+def _list_destination(one: ConfiguredDestination) -> list[ConfigEntry]:
+    at = ("destinations", one.name)
+    url = ConfigEntry((*at, "url"), one.told.shown_url(), one.told.url.origin if one.told.url else DEFAULT_ORIGIN)
+    # With a schedule the settings of doubling delays have no effect.
+    unused = {"name", *(("first", "longest") if one.section.settings.retry.schedule else ())}
+    own = [_name_endless(entry) for entry in _list_section(one.section, at=at) if entry.path[-1] not in unused]
+    options = [
+        ConfigEntry((*at, *path), value, one.told.options[path].origin) for path, value in one.told.shown_options()
+    ]
+    return [url, *own, *options]
+
+
+def _name_endless(entry: ConfigEntry) -> ConfigEntry:
+    """Write an unlimited number of attempts as the file does."""
+    is_endless = entry.path[-2:] == ("retry", "attempts") and entry.value is None
+    return ConfigEntry(entry.path, "forever", entry.origin) if is_endless else entry
+
+
+def _format_value(value: object) -> str:
     match value:
         case None:
             return "none"
         case bool():
             return str(value).lower()
         case list():
-            return ", ".join(map(_text, value)) or "none"
+            return ", ".join(map(_format_value, value)) or "none"
         case dict():
-            return " ".join(f"{name}={_text(inner)}" for name, inner in value.items() if inner)
+            return " ".join(f"{name}={_format_value(inner)}" for name, inner in value.items() if inner)
     return str(value)
 
 
-def _nested(entries: list[Entry]) -> dict[str, object]:
+def _nest(entries: list[ConfigEntry]) -> dict[str, object]:
+    """Arrange entries as tables inside tables."""
     document: dict[str, Any] = {}
     for entry in entries:
-        place = document
+        table = document
         for name in entry.path[:-1]:
-            place = place.setdefault(name, {})
-        place[entry.path[-1]] = {"value": entry.value, "origin": entry.origin.kind, "where": entry.origin.where or None}
+            table = table.setdefault(name, {})
+        table[entry.path[-1]] = {"value": entry.value, "origin": entry.origin.kind, "where": entry.origin.where or None}
     return document
+
+
+# --- TOML ---
+
+
+def format_toml(entries: Iterable[ConfigEntry]) -> str:
+    """Format entries as a configuration file with the same effect; a value that is not set becomes a comment."""
+    tables: dict[KeyPath, list[ConfigEntry]] = {}
+    for entry in entries:
+        tables.setdefault(entry.path[:-1], []).append(entry)
+    return "\n\n".join(
+        "\n".join([f"[{format_key(path)}]", *map(_format_line, inside)]) for path, inside in tables.items()
+    )
+
+
+def _format_line(entry: ConfigEntry) -> str:
+    key, value = format_key(entry.path[-1:]), entry.value
+    line = f"# {key} is not set" if value is None else f"{key} = {_format_toml_value(value)}"
+    return f"{line}  # {entry.origin_text}"
+
+
+def _format_toml_value(value: object) -> str:
+    match value:
+        case list():
+            return f"[{', '.join(map(_format_toml_value, value))}]"
+        case dict():
+            pairs = [
+                f"{format_key((name,))} = {_format_toml_value(inner)}"
+                for name, inner in value.items()
+                if inner is not None
+            ]
+            return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    # A JSON string is a TOML string too, except for DEL, which JSON need not escape.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

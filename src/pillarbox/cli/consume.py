@@ -1,4 +1,4 @@
-"""`pillarbox consume`: run a consumer that a module has."""
+"""`pillarbox consume`: run a consumer that is defined in a module."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from pillarbox.cli.logs import LogSettings, program_log, start_logging
-from pillarbox.cli.stopping import stopping_on_signals
+from pillarbox.cli._logs import LogSettings, program_log, start_logging
+from pillarbox.cli._signals import stop_on_signals
 from pillarbox.config import Config, read_section
 from pillarbox.consumer import Consumer
 from pillarbox.errors import ConfigError
@@ -27,47 +27,51 @@ Example:
 
 
 @click.command("consume", epilog=_EPILOG)
-@click.argument("place", metavar="MODULE:CONSUMER")
+@click.argument("name", metavar="MODULE:CONSUMER")
 @click.option("--config", metavar="FILE", envvar="PILLARBOX_CONFIG", show_envvar=True,
               help="For [log].  [default: pillarbox.toml in the current folder, if there is one]")  # fmt: skip
-def consume(place: str, config: str | None) -> None:
+def consume(name: str, config: str | None) -> None:
     """Handle messages until stopped. CONSUMER is a Consumer, or a function without arguments that makes one."""
     start_logging(read_section(Config.load(config, flags={}), LogSettings, at=("log",)).settings)
     with asyncio.Runner() as runner:
-        consumer = runner.run(_made(place))
+        consumer = runner.run(_load(name))
         program_log.info("the consumer %s handles messages", consumer.name)
 
-        def stop(why: str) -> None:
-            program_log.info("%s: finishing what is under way; a second signal ends it at once", why)
+        def stop(signal: str) -> None:
+            program_log.info("%s: finishing what is under way; a second signal ends it at once", signal)
             consumer.stop()
 
-        with stopping_on_signals(stop, loop=runner.get_loop()):
+        with stop_on_signals(stop, loop=runner.get_loop()):
             runner.run(consumer.run())
     program_log.info("stopped")
 
 
-async def _made(place: str) -> Consumer:
-    """Inside the loop that it will run in: pools and clients belong to one."""
-    found = _found(place)
+async def _load(name: str) -> Consumer:
+    """Import the consumer, or call the function that makes it.
+
+    A coroutine, because the pools and clients that the function creates belong to the loop that runs then.
+    """
+    found = _import(name)
     if not isinstance(found, Consumer) and callable(found):
         found = found()
         if asyncio.iscoroutine(found):
             found = await found
     if not isinstance(found, Consumer):
         raise ConfigError(
-            f"{place} is a {type(found).__name__}; it must be a pillarbox Consumer, or a function that makes one."
+            f"{name} is a {type(found).__name__}; it must be a pillarbox Consumer, or a function that makes one."
         )
     return found
 
 
-def _found(place: str) -> object:
-    module, _, attribute = place.partition(":")
+def _import(name: str) -> object:
+    module, _, attribute = name.partition(":")
     if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ConfigError(f"{place!r} does not name a consumer: write package.module:consumer.")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+        raise ConfigError(f"{name!r} does not name a consumer: write package.module:consumer.")
+    # An installed program does not have the current folder on its path, unlike `python -m`.
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The consumer {place} cannot be loaded: {error}.") from error
+        raise ConfigError(f"The consumer {name} cannot be loaded: {error}.") from error

@@ -10,8 +10,8 @@ from random import SystemRandom
 import click
 import msgspec
 
-from pillarbox.cli.output import say
-from pillarbox.demo.story import Story
+from pillarbox.cli._output import say
+from pillarbox.demo.scenario import Scenario
 
 __all__ = ["demo"]
 
@@ -44,31 +44,29 @@ def demo(*, orders: int, seed: int | None, store: str | None, to: str | None, ke
 
     Ends with a verdict, and with exit code 1 unless nothing is lost, invented or out of order.
     """
-    story = Story(orders=orders, seed=SystemRandom().randrange(1_000_000) if seed is None else seed)
+    scenario = Scenario(orders=orders, seed=SystemRandom().randrange(1_000_000) if seed is None else seed)
     try:
-        holds = asyncio.run(_run(story, store=store, to=to, keep=keep, as_json=as_json))
+        holds = asyncio.run(_run(scenario, store=store, to=to, keep=keep, as_json=as_json))
     except asyncio.CancelledError:
         raise click.Abort from None
     raise click.exceptions.Exit(0 if holds else 1)
 
 
-async def _run(story: Story, *, store: str | None, to: str | None, keep: bool, as_json: bool) -> bool:
-    from pillarbox.demo.director import direct
-    from pillarbox.demo.display import display
-    from pillarbox.demo.line import line_to
-    from pillarbox.demo.stage import stage
-    from pillarbox.demo.telling import told
+async def _run(scenario: Scenario, *, store: str | None, to: str | None, keep: bool, as_json: bool) -> bool:
+    from pillarbox.demo.report import display, format_report
+    from pillarbox.demo.runner import run_demo, set_up
+    from pillarbox.demo.target import parse_target
 
     # What a broker's client logs on the way to an error would stand above the sentence that says it.
     logging.getLogger().addHandler(logging.NullHandler())
     task = asyncio.current_task()
     assert task is not None  # noqa: S101
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with stage(store, line=line_to(to), keep=keep) as scene:
-        way = f"from {scene.place.url.scheme} over {scene.line.kind}"
-        title = f"Pillarbox demo: {story.orders} orders {way}, seed {story.seed}"
+    async with set_up(store, target=parse_target(to), keep=keep) as scene:
+        way = f"from {scene.store.url.scheme} over {scene.target.kind}"
+        title = f"Pillarbox demo: {scenario.orders} orders {way}, seed {scenario.seed}"
         with display(title, say=say) as screen:
-            ending = await direct(story, scene, screen)
-        text = msgspec.json.encode(ending.verdict).decode() if as_json else told(ending, scene, kept=keep)
+            outcome = await run_demo(scenario, scene, screen)
+        text = msgspec.json.encode(outcome.result).decode() if as_json else format_report(outcome, scene, kept=keep)
         click.echo(text)
-    return ending.verdict.holds
+    return outcome.result.holds

@@ -1,4 +1,4 @@
-"""`pillarbox doctor`: what would lose or delay messages, before it does."""
+"""`pillarbox doctor`: find what would lose or delay messages, before it does."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from datetime import timedelta
 
 import click
 
-from pillarbox.cli.configuring import configuration_options
-from pillarbox.cli.durations import as_duration
-from pillarbox.cli.logs import LogSettings, start_logging
-from pillarbox.cli.output import OutputFormat, output_option, say, show, show_rows
-from pillarbox.cli.severities import exit_code
-from pillarbox.config import Config, outbox_section, read_section
-from pillarbox.doctor.bounds import Bounds
-from pillarbox.doctor.examination import examination
-from pillarbox.doctor.report import Examined, Report
-from pillarbox.doctor.telling import document, rows, summary, told
+from pillarbox.cli._errors import to_exit_code
+from pillarbox.cli._logs import LogSettings, start_logging
+from pillarbox.cli._options import configuration_options
+from pillarbox.cli._output import OutputFormat, output_option, say, show, show_rows
+from pillarbox.cli._times import parse_wait
+from pillarbox.config import Config, read_outbox_section, read_section
+from pillarbox.operations.doctor import (
+    Doctor,
+    Examination,
+    Report,
+    TimeLimit,
+    format_report,
+    summarize,
+    to_document,
+    to_rows,
+)
 
 __all__ = ["doctor"]
 
@@ -33,40 +39,33 @@ Example:
 
 @click.command("doctor", epilog=_EPILOG)
 @configuration_options
-@click.option("--timeout", callback=as_duration, default="15s", show_default=True, metavar="TIME",
+@click.option("--timeout", callback=parse_wait, default="15s", show_default=True, metavar="TIME",
               envvar="PILLARBOX_DOCTOR_TIMEOUT", show_envvar=True, help="How long one check may take.")  # fmt: skip
 @output_option
 def doctor(config: Config, timeout: timedelta, output: OutputFormat) -> None:
     """Check the store and every destination: can they be reached, and would they lose messages? Sends nothing."""
+    # Every section is read: a mistake in one that is not used here would stop the relay or the application.
     logs = read_section(config, LogSettings, at=("log",)).settings
-    outbox_section(config)
-    asked = examination(config)
-    bounds = Bounds(timeout)
+    read_outbox_section(config)
+    doctor = Doctor.from_config(config)
+    limit = TimeLimit(timeout)
     start_logging(logs)
-    say(f"Looking at the store and {len(asked.destinations)} destination{'s' * (len(asked.destinations) != 1)}")
+    say(f"Looking at the store and {len(doctor.destinations)} destination{'s' * (len(doctor.destinations) != 1)}")
     runner = asyncio.Runner()
-    report = runner.run(asked.run(bounds, progress=_progress))
-    _show(report, output)
-    if bounds.given_up:
-        _leave(exit_code(report.worst))
-    runner.close()
-    raise click.exceptions.Exit(exit_code(report.worst))
-
-
-def _show(report: Report, output: OutputFormat) -> None:
+    report = runner.run(doctor.run(limit, on_progress=_say_progress))
     if output == "jsonl":
-        show_rows("findings", rows(report), text="", output=output)
+        show_rows("findings", to_rows(report), text="", output=output)
     else:
-        show(document(report), text=told(report), output=output)
+        show(to_document(report), text=format_report(report), output=output)
+    code = to_exit_code(report.worst)
+    if limit.abandoned:
+        # Closing the loop would wait for the checks that hang, and the interpreter for their threads.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    runner.close()
+    raise click.exceptions.Exit(code)
 
 
-def _progress(one: Examined) -> None:
-    found = summary(Report([one])) if one.findings else "fine"
-    say(f"  {one.about}: {found}")
-
-
-def _leave(code: int) -> None:
-    """End without waiting for what hangs: some of it may be a thread, which cannot be stopped."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _say_progress(one: Examination) -> None:
+    say(f"  {one.about}: {summarize(Report([one])) if one.findings else 'fine'}")

@@ -1,66 +1,50 @@
-"""How the program ends: one sentence and an exit code for every error."""
+"""`pillarbox failures`: the reasons why messages failed, grouped by error."""
 
 from __future__ import annotations
 
-import re
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import click
+import msgspec
 
-from pillarbox.errors import PillarboxError
-from pillarbox.stores.url_secrets import redacted
+from pillarbox.cli._options import Target, target_options
+from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, say, shorten, show_rows
+from pillarbox.cli._selection import Filters, selection_options
+from pillarbox.contracts.store import OperatorStore
+from pillarbox.message import Message, State
+from pillarbox.operations.failures import group_failures
 
-__all__ = ["Session", "run"]
+__all__ = ["failures"]
 
-_INTERRUPTED: Final = 130
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class Session:
-    """One run of the program."""
-
-    debug: bool = False
+_LIMIT: Final = 10_000
 
 
-def run(command: click.Command, arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. No error leaves as a traceback unless `--debug` asked for it.
+@click.command(epilog="\b\nExample:\n  pillarbox failures --destination billing --since 1d\n")
+@target_options
+@selection_options
+@output_option
+def failures(target: Target, filters: Filters, output: OutputFormat) -> None:
+    """Show why messages failed: one line per destination and error, most frequent first."""
+    selection = msgspec.structs.replace(filters.selection, states=[State.FAILED])
 
-    When the reader of a pipe goes away, click ends the process quietly with 1.
-    """
-    session = Session()
-    try:
-        code = command.main(list(arguments), prog_name="pillarbox", obj=session, standalone_mode=False)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        return _INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except Exception as error:
-        return _told(error, debug=session.debug)
-    return code if isinstance(code, int) else 0
+    async def find(store: OperatorStore) -> tuple[Sequence[Message], datetime]:
+        return await store.find(selection, limit=_LIMIT, payloads=False), await store.now()
 
-
-def _told(error: Exception, *, debug: bool) -> int:
-    if debug:
-        click.echo(_without_secrets(traceback.format_exc()), err=True, nl=False)
-    click.echo(f"Error: {_without_secrets(_sentence(error))}", err=True)
-    return error.exit_code if isinstance(error, PillarboxError) else 1
-
-
-def _sentence(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, PillarboxError):
-        return text
-    return (
-        f"Something unexpected happened ({type(error).__name__}: {text}); run `pillarbox --debug …` for the traceback."
-    )
-
-
-def _without_secrets(text: str) -> str:
-    """Our own errors carry none; a driver's or a stranger's might."""
-    return _URL.sub(lambda match: redacted(match[0]), text)
+    found, now = target.run(find)
+    groups = group_failures(found)
+    if not groups:
+        say("No message has failed." if filters.is_empty else "No failed message matches.")
+    elif len(found) == _LIMIT:
+        say(f"Only the oldest {_LIMIT:,} failed messages were looked at.")
+    rows = [
+        (
+            f"{group.count:,}", group.destination, shorten(group.error, 90), format_age(group.first_at, now),
+            format_age(group.last_at, now), str(group.example_id),
+        )
+        for group in groups
+    ]  # fmt: skip
+    text = format_table(("count", "destination", "error", "first ago", "last ago", "example"), rows) if rows else ""
+    documents = [{name: getattr(group, name) for name in group.__struct_fields__} for group in groups]
+    show_rows("failures", documents, text=text, output=output)

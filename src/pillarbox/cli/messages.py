@@ -1,31 +1,62 @@
-"""`pillarbox messages`: look at messages. What changes them is in `moving`."""
+"""`pillarbox messages`: list and show messages; redrive, replay, discard and defer them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
+from typing import Any, Final
 
 import click
 import msgspec
 
-from pillarbox.cli.asking import asked
-from pillarbox.cli.lines import as_document, as_entry, journal_text, messages_text, when
-from pillarbox.cli.moving import defer, discard, redrive, replay
-from pillarbox.cli.output import OutputFormat, output_option, say, show, show_rows
-from pillarbox.cli.selecting import Choice, named, selection_options
-from pillarbox.cli.target import Target, target_options
+from pillarbox.cli._confirm import confirm, confirm_options
+from pillarbox.cli._options import Target, by_option, target_options
+from pillarbox.cli._output import (
+    OutputFormat,
+    format_age,
+    format_table,
+    format_time,
+    output_option,
+    say,
+    shorten,
+    show,
+    show_rows,
+)
+from pillarbox.cli._selection import Filters, parse_ids, selection_options
+from pillarbox.cli._times import parse_future_time
+from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Selection
 from pillarbox.errors import NoSuchMessage
+from pillarbox.events import is_json
 from pillarbox.message import Message, State
-from pillarbox.protocols import Entry, Store
+from pillarbox.operations.bulk import (
+    BATCH_SIZE,
+    ChangeBatch,
+    change_all,
+    describe_left_alone,
+    describe_result,
+    format_count,
+)
+from pillarbox.stores.operations import eligible_states
 
 __all__ = ["messages"]
 
-_OPEN = (State.PENDING, State.SENDING, State.FAILED)
+_OPEN: Final = (State.PENDING, State.SENDING, State.FAILED)
+_VERBS: Final = {
+    Action.REDRIVEN: "Redrive",
+    Action.REPLAYED: "Replay",
+    Action.DISCARDED: "Discard",
+    Action.DEFERRED: "Defer",
+}
 
 
 @click.group(epilog="\b\nExample:\n  pillarbox messages list --state failed --destination billing\n")
 def messages() -> None:
     """List, show, redrive, replay, discard and defer messages."""
+
+
+# --- list and show ---
 
 
 @messages.command("list", epilog="\b\nExample:\n  pillarbox messages list --near-failure --since 2h\n")
@@ -36,20 +67,21 @@ def messages() -> None:
 @click.option("--after", type=click.IntRange(0), default=0, metavar="ID", envvar="PILLARBOX_AFTER", show_envvar=True,
               help="Only with a higher id: where the last page ended.")  # fmt: skip
 @output_option
-def list_messages(target: Target, choice: Choice, limit: int, after: int, output: OutputFormat) -> None:
+def list_messages(target: Target, filters: Filters, limit: int, after: int, output: OutputFormat) -> None:
     """List messages, oldest first: those that are open or failed, unless --state says otherwise."""
 
-    async def ask(store: Store) -> tuple[Sequence[Message], str]:
-        selection = await choice.resolved(store)
+    async def find(store: OperatorStore) -> tuple[Sequence[Message], datetime]:
+        selection = await filters.resolve(store)
         if selection.states is None and selection.ids is None:
             selection = msgspec.structs.replace(selection, states=_OPEN)
-        found = await store.find(msgspec.structs.replace(selection, after=after), limit=limit, payloads=False)
-        return found, messages_text(found, now=await store.now())
+        selection = msgspec.structs.replace(selection, after=after)
+        return await store.find(selection, limit=limit, payloads=False), await store.now()
 
-    found, text = asked(target, ask)
+    found, now = target.run(find)
     if not found:
         say("No message matches." if after == 0 else "No further message matches.")
-    show_rows("messages", [as_document(one) for one in found], text=text if found else "", output=output)
+    text = _format_list(found, now=now) if found else ""
+    show_rows("messages", [_to_document(one) for one in found], text=text, output=output)
     if len(found) == limit:
         say(f"There may be more: --after {found[-1].id}")
 
@@ -62,36 +94,186 @@ def list_messages(target: Target, choice: Choice, limit: int, after: int, output
 def show_message(target: Target, name: str, payload: bool, output: OutputFormat) -> None:
     """Show a message with all that is known of it and all that happened to it. ID is an id or a message id."""
 
-    async def ask(store: Store) -> tuple[Sequence[Message], Sequence[Entry]]:
-        found = await store.find(named([name]), limit=100, payloads=payload)
+    async def find(store: OperatorStore) -> tuple[Sequence[Message], Sequence[JournalEntry]]:
+        found = await store.find(parse_ids([name]), limit=100, payloads=payload)
         if not found:
             raise NoSuchMessage(f"There is no message {name}: it was never committed, or its retention is over.")
         return found, await store.journal(message_id=found[0].message_id, limit=1_000)
 
-    found, entries = asked(target, ask)
+    found, entries = target.run(find)
     document = {
-        "messages": [as_document(one, payload=payload) for one in found],
-        "journal": [as_entry(entry) for entry in entries],
+        "messages": [_to_document(one, payload=payload) for one in found],
+        "journal": [{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in entries],
     }
-    parts = [_described(one, payload=payload) for one in found]
+    parts = [_format_message(one, payload=payload) for one in found]
     if entries:
-        parts.append(journal_text(entries))
+        parts.append(_format_journal(entries))
     show(document, text="\n\n".join(parts), output=output)
 
 
-def _described(message: Message, *, payload: bool) -> str:
+def _to_document(message: Message, *, payload: bool = False) -> Mapping[str, object]:
+    """Return every field of a message; the payload only on request."""
+    document = {name: getattr(message, name) for name in message.__struct_fields__ if name != "payload"}
+    return {**document, **_to_payload_field(message)} if payload else document
+
+
+def _to_payload_field(message: Message) -> Mapping[str, object]:
+    if not message.payload_kept:
+        return {"payload": None}
+    if is_json(message.content_type):
+        try:
+            return {"payload": msgspec.json.decode(message.payload)}
+        except ValueError:
+            pass
+    return {"payload_base64": base64.b64encode(message.payload).decode()}
+
+
+def _format_list(messages: Sequence[Message], *, now: datetime) -> str:
+    headings = ("id", "state", "destination", "topic", "key", "type", "attempts", "age", "last error")
+    rows = [
+        (
+            str(one.id), _format_state(one, now), one.destination, shorten(one.topic, 30), shorten(one.key or "", 24),
+            shorten(one.type, 30), str(one.attempts), format_age(one.created_at, now),
+            shorten(one.last_error or "", 60),
+        )
+        for one in messages
+    ]  # fmt: skip
+    return format_table(headings, rows)
+
+
+def _format_state(message: Message, now: datetime) -> str:
+    if message.state is State.PENDING and message.available_at is not None and message.available_at > now:
+        return f"due in {format_age(now, message.available_at)}"
+    if message.waits is not None and message.waits.value in ("parked", "held"):
+        return message.waits.value
+    return message.state.value
+
+
+def _format_message(message: Message, *, payload: bool) -> str:
     lines = [
-        (name, when(value) if isinstance(value, datetime) else str(getattr(value, "value", value)))
-        for name, value in as_document(message).items()
+        (name, format_time(value) if isinstance(value, datetime) else str(getattr(value, "value", value)))
+        for name, value in _to_document(message).items()
         if value not in (None, {}, "") and name not in ("headers", "payload_kept")
     ]
     lines += [(f"header {name}", value) for name, value in message.headers.items()]
     if payload:
-        kept = message.payload.decode("utf-8", "backslashreplace") if message.payload_kept else "(not kept)"
-        lines.append(("payload", kept))
+        text = message.payload.decode("utf-8", "backslashreplace") if message.payload_kept else "(not kept)"
+        lines.append(("payload", text))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name.replace('_', ' '):{width}}  {value}" for name, value in lines)
 
 
-for command in (redrive, replay, discard, defer):
-    messages.add_command(command)
+def _format_journal(entries: Sequence[JournalEntry]) -> str:
+    rows = [
+        (format_time(entry.at), entry.action.replace("_", " "), entry.by, str(entry.attempt or ""), entry.error or "")
+        for entry in entries
+    ]
+    return format_table(("at", "what", "by", "attempt", "error"), rows)
+
+
+# --- redrive, replay, discard and defer ---
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of messages, as it was typed."""
+
+    action: Action
+    target: Target
+    filters: Filters
+    ids: Sequence[str]
+    dry_run: bool
+    yes: bool
+    output: OutputFormat
+    to: str | None = None
+
+    def run(self, change: ChangeBatch) -> None:
+        """Count the messages, ask, change them in batches, and show the result."""
+        verb = _VERBS[self.action]
+        if self.ids and not self.filters.is_empty:
+            raise click.UsageError("Give ids or filters, not both.")
+        if not self.ids and self.filters.is_empty:
+            raise click.UsageError(f"Say which messages to {verb.lower()}: ids, or filters such as --destination NAME.")
+        selection, count = self.target.run(self._count)
+        if self.dry_run or count == 0:
+            self._show(BulkResult(0, 0), matched=count)
+            return
+        if not self.ids and not self.yes:
+            confirm(f"{verb} {format_count(count)} in {self.target.url}?")
+        self._show(self.target.run(lambda store: change_all(store, selection, change)), matched=count)
+
+    async def _count(self, store: OperatorStore) -> tuple[Selection, int]:
+        """Return the selection, and how many of its messages are in a state that can be changed."""
+        if self.ids:
+            # At least 1: the store's own error says why a message that was named cannot be changed.
+            return parse_ids(self.ids), max(await store.count(parse_ids(self.ids)), 1)
+        selection = await self.filters.resolve(store)
+        able = eligible_states(self.action, selection, to=self.to)
+        return selection, await store.count(msgspec.structs.replace(selection, states=able)) if able else 0
+
+    def _show(self, result: BulkResult, *, matched: int) -> None:
+        document = {
+            "action": self.action.value,
+            "matched": matched,
+            "changed": result.count,
+            "without_payload": result.without_payload,
+            "dry_run": self.dry_run,
+        }
+        if result.count:
+            text = describe_result(self.action, result)
+        else:
+            text = f"{format_count(matched)} would be {self.action.value}. Nothing was changed."
+            if self.output != "text":
+                say(text)
+            text += describe_left_alone(result)
+        show(document, text=text, output=self.output)
+
+
+def _change_options(action: Action) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add ids or filters, --dry-run, --yes, --by and -o; the command receives them as one `_Change`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_change(target: Target, filters: Filters, **options: Any) -> None:
+            taken = {name: options.pop(name) for name in ("ids", "dry_run", "yes", "output")}
+            change = _Change(action=action, target=target, filters=filters, to=options.get("to"), **taken)
+            command(change, **options)
+
+        ids = click.argument("ids", nargs=-1, metavar="[ID]...")
+        decorated = confirm_options()(target_options(selection_options(with_change)))
+        return by_option(output_option(ids(decorated)))
+
+    return decorate
+
+
+@messages.command(epilog="\b\nExample:\n  pillarbox messages redrive --destination billing --error 'HTTP 503' --yes\n")
+@_change_options(Action.REDRIVEN)
+@click.option("--to", metavar="NAME", envvar="PILLARBOX_TO", show_envvar=True,
+              help="Send them to this destination instead. What was skipped needs it.")  # fmt: skip
+def redrive(change: _Change, by: str, to: str | None) -> None:
+    """Send failed, held or discarded messages again, with all their attempts."""
+    change.run(lambda store, selection: store.redrive(selection, by=by, limit=BATCH_SIZE, to=to))
+
+
+@messages.command(epilog="\b\nExample:\n  pillarbox messages replay --topic orders --since 2026-01-31T00:00Z --yes\n")
+@_change_options(Action.REPLAYED)
+def replay(change: _Change, by: str) -> None:
+    """Send delivered messages again, under the same message ids."""
+    change.run(lambda store, selection: store.replay(selection, by=by, limit=BATCH_SIZE))
+
+
+@messages.command(epilog="\b\nExample:\n  pillarbox messages discard 4711 --reason 'sent by hand'\n")
+@_change_options(Action.DISCARDED)
+@click.option("--reason", required=True, metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True,
+              help="Why, for the journal.")  # fmt: skip
+def discard(change: _Change, by: str, reason: str) -> None:
+    """Close pending, held or failed messages without sending them. They are kept, and can be redriven."""
+    change.run(lambda store, selection: store.discard(selection, by=by, reason=reason, limit=BATCH_SIZE))
+
+
+@messages.command(epilog="\b\nExample:\n  pillarbox messages defer --destination billing --for 2h --yes\n")
+@_change_options(Action.DEFERRED)
+@click.option("--for", "until_", required=True, metavar="TIME", callback=parse_future_time, envvar="PILLARBOX_FOR",
+              show_envvar=True, help="Until when: a time, or how long from now (2h).")  # fmt: skip
+def defer(change: _Change, by: str, until_: datetime) -> None:
+    """Let pending messages wait until later, and their keys with them. Costs no attempt."""
+    change.run(lambda store, selection: store.defer(selection, until=until_, by=by, limit=BATCH_SIZE))

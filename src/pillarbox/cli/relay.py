@@ -1,26 +1,32 @@
-"""`pillarbox relay`: deliver until told to stop."""
+"""`pillarbox relay`: deliver until stopped."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 
 import click
-import msgspec
 
-from pillarbox.cli.configuring import configuration_options
-from pillarbox.cli.logs import LogSettings, program_log, start_logging
-from pillarbox.cli.serving import listeners_for, serving
-from pillarbox.cli.stopping import stopping_on_signals
-from pillarbox.config import Config, outbox_section, read_section
+from pillarbox.cli._logs import LogSettings, program_log, start_logging
+from pillarbox.cli._options import configuration_options
+from pillarbox.cli._signals import stop_on_signals
+from pillarbox.config import Config, read_outbox_section, read_section
+from pillarbox.contracts.store import MonitorStore
+from pillarbox.errors import MissingExtra
 from pillarbox.message import State
-from pillarbox.protocols import Store
-from pillarbox.relay.configured import ConfiguredDestination, configured_store, relay_section, served_destinations
+from pillarbox.operations.health import HealthApp, HealthServer, Probes, parse_address
+from pillarbox.relay.configuration import (
+    ConfiguredDestination,
+    list_served_destinations,
+    read_relay_section,
+    read_store,
+)
 from pillarbox.relay.relay import Relay
-from pillarbox.stores.opening import open_store
+from pillarbox.stores.factory import open_store
 from pillarbox.stores.urls import StoreUrl
-from pillarbox.telemetry import LoggingTelemetry, SeveralTelemetries
+from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 
 __all__ = ["relay"]
 
@@ -40,103 +46,140 @@ _ONCE = "Deliver what can be delivered now, then end; with 1 if messages wait fo
 @click.option("--once", is_flag=True, envvar="PILLARBOX_ONCE", show_envvar=True, help=_ONCE)
 def relay(config: Config, http: str | None, once: bool) -> None:
     """Deliver every committed message, in order per key, until stopped. Run as many as you like."""
+    # Every section is read before anything starts: a mistake in one that is not used here is reported too.
     logs = read_section(config, LogSettings, at=("log",)).settings
-    outbox_section(config)
-    settings = relay_section(config).settings
-    served = served_destinations(config)
-    outages = Outages(deliveries=logs.deliveries)
-    url, names = configured_store(config)
+    read_outbox_section(config)
+    settings = read_relay_section(config).settings
+    served = list_served_destinations(config)
+    address = None if http is None else parse_address(http)
+    url, names = read_store(config)
     store = open_store(url, names=names)
-    listeners = [outages, *listeners_for(http)]
+    outages = OutageTracker()
+    metrics = [] if address is None else _build_metrics()
     relay = Relay(
-        store, [one.destination() for one in served], settings=settings, telemetry=SeveralTelemetries(*listeners)
+        store,
+        [one.destination() for one in served],
+        settings=settings,
+        telemetry=CompositeTelemetry(
+            LoggingTelemetry(deliveries=logs.deliveries), outages, *metrics, *_build_tracing()
+        ),
     )
     start_logging(logs)
-    run = Run(relay=relay, store=store, outages=outages, introduced=lambda: _introduce(url, served))
-    with (
-        serving(http, relay, lambda: open_store(url, names=names, asks_only=True), listeners),
-        asyncio.Runner(loop_factory=_loop_factory()) as runner,
-        stopping_on_signals(run.stop, loop=runner.get_loop()),
-    ):
-        waiting = runner.run(run.until_done(once=once))
-    raise click.exceptions.Exit(1 if waiting else 0)
 
+    def stop(signal: str) -> None:
+        program_log.info("%s: finishing what is under way; a second signal ends it at once", signal)
+        relay.stop()
 
-class Outages(LoggingTelemetry):
-    """The log lines, and which destinations are down or paused."""
-
-    def __init__(self, *, deliveries: int) -> None:
-        super().__init__(deliveries=deliveries)
-        self.down: set[str] = set()
-        self.paused_ones: set[str] = set()
-
-    def breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
-        super().breaker_opened(destination, reason=reason, seconds=seconds)
-        self.down.add(destination)
-
-    def breaker_closed(self, destination: str) -> None:
-        super().breaker_closed(destination)
-        self.down.discard(destination)
-
-    def paused(self, destination: str, *, reason: str) -> None:
-        super().paused(destination, reason=reason)
-        self.paused_ones.add(destination)
-
-    def resumed(self, destination: str) -> None:
-        super().resumed(destination)
-        self.paused_ones.discard(destination)
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the relay in this program."""
-
-    relay: Relay
-    store: Store
-    outages: Outages
-    introduced: Callable[[], None]
-
-    def stop(self, why: str) -> None:
-        """Finish gracefully, and say so."""
-        program_log.info("%s: finishing what is under way; a second signal ends it at once", why)
-        self.relay.stop()
-
-    async def until_done(self, *, once: bool) -> int:
-        """Deliver. Answers, of `once`, how many messages wait for a destination that is down or paused."""
+    async def run() -> int:
         # A relay keeps trying when its store goes away. At the start a wrong URL is likelier: that ends the program.
-        await self.store.open()
-        await self.store.close()
-        self.introduced()
-        await self.relay.run(once=once)
-        waiting = await self._waiting() if once else 0
+        await store.open()
+        await store.close()
+        _log_start(url, served)
+        await relay.run(once=once)
+        waiting = await _count_waiting(store, outages.destinations) if once else 0
         program_log.info("stopped")
         return waiting
 
-    async def _waiting(self) -> int:
-        away = self.outages.down | self.outages.paused_ones
-        waiting = await _due(self.store, away) if away else 0
-        if waiting:
-            program_log.error("%d messages wait for what is down or paused: %s", waiting, ", ".join(sorted(away)))
-        return waiting
+    def build_app() -> HealthApp:
+        # A store of its own: a relay that hangs must not make its probes hang.
+        own_store = open_store(url, names=names, asks_only=True)
+        return HealthApp(Probes(own_store, lambda: relay.health), collectors=metrics)
+
+    with (
+        _serve_health(address, build_app),
+        asyncio.Runner(loop_factory=_find_loop_factory()) as runner,
+        stop_on_signals(stop, loop=runner.get_loop()),
+    ):
+        waiting = runner.run(run())
+    raise click.exceptions.Exit(1 if waiting else 0)
 
 
-async def _due(store: Store, destinations: set[str]) -> int:
+class OutageTracker(Telemetry):
+    """Destinations that are down or paused now."""
+
+    def __init__(self) -> None:
+        self._down: set[str] = set()
+        self._paused: set[str] = set()
+
+    @property
+    def destinations(self) -> set[str]:
+        return self._down | self._paused
+
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+        self._down.add(destination)
+
+    def on_breaker_closed(self, destination: str) -> None:
+        self._down.discard(destination)
+
+    def on_paused(self, destination: str, *, reason: str) -> None:
+        self._paused.add(destination)
+
+    def on_resumed(self, destination: str) -> None:
+        self._paused.discard(destination)
+
+
+def _build_metrics() -> list[Telemetry]:
+    """Build what counts for `/metrics`; nothing if the client library is missing."""
+    try:
+        from pillarbox.operations.prometheus import PrometheusTelemetry
+    except MissingExtra:
+        return []
+    return [PrometheusTelemetry()]
+
+
+def _build_tracing() -> list[Telemetry]:
+    """Build what records spans; nothing if no OpenTelemetry SDK is installed and set up."""
+    try:
+        from pillarbox.operations.opentelemetry import OpenTelemetry, is_recording
+    except MissingExtra:
+        return []
+    return [OpenTelemetry()] if is_recording() else []
+
+
+@contextmanager
+def _serve_health(address: tuple[str, int] | None, build_app: Callable[[], HealthApp]) -> Iterator[None]:
+    """Serve probes and metrics while the block runs; nothing without an address."""
+    if address is None:
+        yield
+        return
+    host, port = address
+    server = HealthServer(build_app, host=host, port=port)
+    server.start()
+    program_log.info("probes and metrics are served at http://%s:%d", host, server.port)
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination]) -> None:
+    urls = {one.name: one.told.shown_url() for one in served}
+    destinations = ", ".join(f"{name} ({address})" for name, address in urls.items())
+    fields = {"version": version("pillarbox"), "store": str(url), "destinations": urls}
+    program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, destinations, extra=fields)
+
+
+async def _count_waiting(store: MonitorStore, destinations: set[str]) -> int:
+    """Count the due messages of these destinations, and log an error if there are any."""
+    if not destinations:
+        return 0
     await store.open()
     try:
         counts = await store.counts()
     finally:
         await store.close()
-    open_ones = (State.PENDING, State.SENDING)
-    return sum(one.count for one in counts if one.due and one.state in open_ones and one.destination in destinations)
+    waiting = sum(
+        one.count
+        for one in counts
+        if one.due and one.state in (State.PENDING, State.SENDING) and one.destination in destinations
+    )
+    if waiting:
+        names = ", ".join(sorted(destinations))
+        program_log.error("%d messages wait for what is down or paused: %s", waiting, names)
+    return waiting
 
 
-def _introduce(url: StoreUrl, served: Sequence[ConfiguredDestination]) -> None:
-    places = {one.name: one.told.shown_url() for one in served}
-    told = ", ".join(f"{name} ({place})" for name, place in places.items())
-    fields = {"version": version("pillarbox"), "store": str(url), "destinations": places}
-    program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, told, extra=fields)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ModuleNotFoundError:

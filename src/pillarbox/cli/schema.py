@@ -1,4 +1,4 @@
-"""`pillarbox schema …`: install, change and check the tables. What prints SQL is in `schema_sql`."""
+"""`pillarbox schema`: install, change, check and print the tables of a store."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ import sys
 
 import click
 
-from pillarbox.cli.output import OutputFormat, output_option, say, show
-from pillarbox.cli.schema_sql import print_grants, print_sql
-from pillarbox.cli.target import Target, target_options
-from pillarbox.errors import SchemaMixed
-from pillarbox.stores.migrations import Plan
-from pillarbox.stores.schema import Schema, schema_at
+from pillarbox.cli._options import Target, target_options
+from pillarbox.cli._output import OutputFormat, output_option, say, show
+from pillarbox.errors import ConfigError, SchemaMixed
+from pillarbox.stores.factory import Schema, open_schema
+from pillarbox.stores.mariadb.grants import grants as mariadb_grants
+from pillarbox.stores.migrations import Plan, build_script
+from pillarbox.stores.postgres.grants import Role
+from pillarbox.stores.postgres.grants import build_grants as postgres_grants
 
 __all__ = ["schema"]
+
+_SQL_EPILOG = """\b
+Example:
+  pillarbox schema sql --store postgresql:// --schema mail | psql -v ON_ERROR_STOP=1
+"""
+_GRANTS_EPILOG = """\b
+Example:
+  pillarbox schema grants --store postgresql:// --writer shop --relay shop_relay | psql -v ON_ERROR_STOP=1
+"""
 
 
 @click.group(epilog="\b\nExample:\n  pillarbox schema install --store postgresql://app@127.0.0.1/shop --schema mail\n")
@@ -27,7 +38,7 @@ def schema() -> None:
 @output_option
 def install(target: Target, output: OutputFormat) -> None:
     """Create the tables. Fine when they are there already; older ones are left to `upgrade`."""
-    _show_change(target, asyncio.run(_schema(target).install()), output)
+    _show_change(target, asyncio.run(_open_schema(target).install()), output)
 
 
 @schema.command(epilog="\b\nExample:\n  pillarbox schema upgrade --store sqlite:///shop.db\n")
@@ -37,7 +48,7 @@ def install(target: Target, output: OutputFormat) -> None:
 @output_option
 def upgrade(target: Target, to: int | None, output: OutputFormat) -> None:
     """Bring the tables to this release's version, from nothing too."""
-    _show_change(target, asyncio.run(_schema(target).upgrade(target=to)), output)
+    _show_change(target, asyncio.run(_open_schema(target).upgrade(target=to)), output)
 
 
 @schema.command(epilog="\b\nExample:\n  pillarbox schema downgrade --to 0 --yes --store sqlite:///shop.db\n")
@@ -48,9 +59,9 @@ def upgrade(target: Target, to: int | None, output: OutputFormat) -> None:
 @output_option
 def downgrade(target: Target, to: int, yes: bool, output: OutputFormat) -> None:
     """Take the tables back to an older version. What only the newer one can hold is lost."""
-    tables = _schema(target)
+    tables = _open_schema(target)
     if not yes:
-        _ask(target, current=asyncio.run(tables.version()), to=to)
+        _confirm_downgrade(target, current=asyncio.run(tables.version()), to=to)
     _show_change(target, asyncio.run(tables.downgrade(target=to)), output)
 
 
@@ -59,7 +70,7 @@ def downgrade(target: Target, to: int, yes: bool, output: OutputFormat) -> None:
 @output_option
 def verify(target: Target, output: OutputFormat) -> None:
     """Check that the version fits, and that the tables are what it should have. Changes nothing."""
-    found = asyncio.run(_schema(target).verify())
+    found = asyncio.run(_open_schema(target).verify())
     lines = [str(difference) for difference in found]
     value = {"store": target.url.redacted, "fits": not found, "differences": found}
     show(value, text="\n".join(lines) or f"The tables in {target.url} are as they should be.", output=output)
@@ -68,15 +79,11 @@ def verify(target: Target, output: OutputFormat) -> None:
         raise SchemaMixed(f"The tables differ from what their recorded version should have in {places}, listed above.")
 
 
-schema.add_command(print_sql)
-schema.add_command(print_grants)
+def _open_schema(target: Target) -> Schema:
+    return open_schema(target.url, names=target.names)
 
 
-def _schema(target: Target) -> Schema:
-    return schema_at(target.url, names=target.names)
-
-
-def _ask(target: Target, *, current: int, to: int) -> None:
+def _confirm_downgrade(target: Target, *, current: int, to: int) -> None:
     if current <= to:
         return
     if not sys.stdin.isatty():
@@ -87,8 +94,63 @@ def _ask(target: Target, *, current: int, to: int) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _show_change(target: Target, way: Plan, output: OutputFormat) -> None:
-    steps = [f"{step.version:04}_{step.name}" for step in way.steps]
-    value = {"store": target.url.redacted, "from": way.current, "to": way.target, "steps": steps}
-    done = f"from version {way.current} to {way.target}" if steps else f"at version {way.target} already"
+def _show_change(target: Target, plan: Plan, output: OutputFormat) -> None:
+    steps = [f"{step.version:04}_{step.name}" for step in plan.steps]
+    value = {"store": target.url.redacted, "from": plan.current, "to": plan.target, "steps": steps}
+    done = f"from version {plan.current} to {plan.target}" if steps else f"at version {plan.target} already"
     show(value, text=f"Schema in {target.url}: {done}.", output=output)
+
+
+# --- SQL, without a connection ---
+
+
+@schema.command("sql", epilog=_SQL_EPILOG)
+@click.option("--from", "start", type=click.IntRange(min=0), default=0, show_default=True, metavar="VERSION",
+              envvar="PILLARBOX_SCHEMA_FROM", show_envvar=True,
+              help="The version that is there; 0 is none.")  # fmt: skip
+@click.option("--to", "end", type=click.IntRange(min=0), metavar="VERSION", envvar="PILLARBOX_SCHEMA_TO",
+              show_envvar=True, help="[default: the latest]")  # fmt: skip
+@click.option("--down", is_flag=True, envvar="PILLARBOX_SCHEMA_DOWN", show_envvar=True,
+              help="Print the way back instead: from --to down to --from.")  # fmt: skip
+@target_options
+@output_option
+def print_sql(target: Target, start: int, end: int | None, down: bool, output: OutputFormat) -> None:
+    """Print the SQL that makes or changes the tables, without connecting."""
+    text = build_script(target.url.scheme, names=target.names, start=start, end=end, down=down)
+    show({"sql": text}, text=text, output=output)
+
+
+@schema.command("grants", epilog=_GRANTS_EPILOG)
+@click.option("--writer", metavar="ROLE", envvar="PILLARBOX_GRANTS_WRITER", show_envvar=True,
+              help="Adds messages; can neither read nor change one.")  # fmt: skip
+@click.option("--consumer", metavar="ROLE", envvar="PILLARBOX_GRANTS_CONSUMER", show_envvar=True,
+              help="A writer that also keeps the inbox.")  # fmt: skip
+@click.option("--relay", metavar="ROLE", envvar="PILLARBOX_GRANTS_RELAY", show_envvar=True,
+              help="Delivers; can neither forge nor change a message.")  # fmt: skip
+@click.option("--operator", metavar="ROLE", envvar="PILLARBOX_GRANTS_OPERATOR", show_envvar=True,
+              help="A relay that also redrives, replays and discards.")  # fmt: skip
+@click.option("--viewer", metavar="ROLE", envvar="PILLARBOX_GRANTS_VIEWER", show_envvar=True,
+              help="Sees everything but payloads.")  # fmt: skip
+@target_options
+@output_option
+def print_grants(
+    target: Target,
+    *,
+    writer: str | None,
+    consumer: str | None,
+    relay: str | None,
+    operator: str | None,
+    viewer: str | None,
+    output: OutputFormat,
+) -> None:
+    """Print the GRANTs that give database roles the least they need, without connecting. Not for SQLite."""
+    build_grants = {"postgresql": postgres_grants, "mysql": mariadb_grants}.get(target.url.scheme)
+    if build_grants is None:
+        raise ConfigError(
+            f"A {target.url.scheme} store has no roles; grants are for postgresql:// and mysql:// stores."
+        )
+    roles: dict[Role, str | None] = {
+        "writer": writer, "consumer": consumer, "relay": relay, "operator": operator, "viewer": viewer,
+    }  # fmt: skip
+    text = build_grants({role: name for role, name in roles.items() if name is not None}, names=target.names)
+    show({"sql": text}, text=text, output=output)

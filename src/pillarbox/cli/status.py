@@ -1,31 +1,35 @@
-"""`pillarbox status`: one screen that says how things are; `--watch` keeps it on."""
+"""`pillarbox status`: one screen with the state of every destination and relay; `--watch` repeats it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
-from pillarbox.alerts import alerts_of
-from pillarbox.cli.alerting import thresholds_of
-from pillarbox.cli.asking import asked
-from pillarbox.cli.durations import as_duration
-from pillarbox.cli.output import OutputFormat, output_option, show
-from pillarbox.cli.screen import Rates, alerts_text, screen
-from pillarbox.cli.target import Target, target_options
+from pillarbox.cli._options import Target, target_options
+from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, shorten, show
+from pillarbox.cli._times import parse_wait
+from pillarbox.cli.check import format_alerts, read_thresholds
 from pillarbox.config import Config
+from pillarbox.contracts.store import MonitorStore
+from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, StoreUnavailable
-from pillarbox.monitor import Monitor, Status
-from pillarbox.protocols import Store
-from pillarbox.relay.configured import configured_destinations, relay_section
-from pillarbox.stores.opening import open_store
+from pillarbox.message import PARTITIONS
+from pillarbox.operations.alerts import find_alerts
+from pillarbox.operations.monitor import DestinationStatus, Monitor, Status
+from pillarbox.relay.configuration import read_destinations, read_relay_section
+from pillarbox.stores.factory import open_store
 
-__all__ = ["monitor_of", "served_by", "status"]
+__all__ = ["status"]
 
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_SPARKLINE_LENGTH: Final = 30
 _EPILOG = """\b
 Example:
   pillarbox status --watch
@@ -35,7 +39,7 @@ Example:
 @click.command("status", epilog=_EPILOG)
 @target_options
 @click.option("--watch", is_flag=True, envvar="PILLARBOX_WATCH", show_envvar=True, help="Go on until interrupted.")
-@click.option("--interval", callback=as_duration, default="2s", show_default=True, metavar="TIME",
+@click.option("--interval", callback=parse_wait, default="2s", show_default=True, metavar="TIME",
               envvar="PILLARBOX_INTERVAL", show_envvar=True, help="With --watch: how often.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1), metavar="N", envvar="PILLARBOX_COUNT", show_envvar=True,
               help="With --watch: stop after so many looks.")  # fmt: skip
@@ -43,79 +47,140 @@ Example:
 def status(target: Target, watch: bool, interval: timedelta, count: int | None, output: OutputFormat) -> None:
     """Show what waits, what failed, how fast it goes, who delivers, and what needs a person."""
     if watch:
-        asyncio.run(_watched(target, every=interval.total_seconds(), count=count, output=output))
+        asyncio.run(_watch(target, every=interval.total_seconds(), count=count, output=output))
         return
-    served = served_by(target.config)
-    found = asked(target, lambda store: monitor_of(store, target.config).status(served=served))
-    _show(found, target, output, rates=Rates())
+    served = _list_served(target.config)
+    found = target.run(lambda store: _monitor(store, target.config).status(served=served))
+    _show(found, target, output, backlogs=_Backlogs())
 
 
-def monitor_of(store: Store, config: Config) -> Monitor:
-    """A monitor that counts leases as the relays do."""
-    return Monitor(store, lease=relay_section(config).settings.lease)
-
-
-def served_by(config: Config) -> list[str]:
-    """The destinations that are configured, if any are."""
-    try:
-        return list(configured_destinations(config))
-    except ConfigError:
-        return []
-
-
-def _show(found: Status, target: Target, output: OutputFormat, *, rates: Rates) -> None:
-    thresholds = thresholds_of(target.config)
-    alerts = alerts_of(found, thresholds)
-    document = {**msgspec.to_builtins(found, builtin_types=(timedelta,)), "alerts": alerts}
-    text = screen(found, rates=rates) + "\n\n" + alerts_text(alerts)
-    show(_plain(document), text=text, output=output)
-
-
-def _plain(value: Any) -> Any:
-    """Durations as seconds: what programs compute with."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value if not isinstance(value, msgspec.Struct) else _plain(msgspec.to_builtins(value))
-
-
-async def _watched(target: Target, *, every: float, count: int | None, output: OutputFormat) -> None:
-    """A store that goes away is said to be, and asked again: a screen that ends when things go wrong is of no use."""
+async def _watch(target: Target, *, every: float, count: int | None, output: OutputFormat) -> None:
+    """Show the status again and again. A store that goes away is reported and asked again: the screen must not end."""
     store = open_store(target.url, names=target.names, asks_only=True)
     await store.open()
-    rates, served = Rates(), served_by(target.config)
-    draw = _drawing(output)
+    backlogs, served = _Backlogs(), _list_served(target.config)
     try:
-        for _ in range(count) if count is not None else _endless():
+        for _ in itertools.count() if count is None else range(count):
             try:
-                found = await monitor_of(store, target.config).status(served=served)
+                found: Status | StoreUnavailable = await _monitor(store, target.config).status(served=served)
             except StoreUnavailable as error:
-                draw(f"{error}", None, target, rates)
+                found = error
+            if output == "text":
+                click.clear()
+            if isinstance(found, Status):
+                backlogs.add(found)
+                _show(found, target, "jsonl" if output == "json" else output, backlogs=backlogs)
             else:
-                rates.add(found)
-                draw(None, found, target, rates)
+                click.echo(str(found), err=True)
             await asyncio.sleep(every)
     finally:
         await store.close()
 
 
-def _endless() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
+def _monitor(store: MonitorStore, config: Config) -> Monitor:
+    # With another lease than the relays have, dead ones would count as alive.
+    return Monitor(store, lease=read_relay_section(config).settings.lease)
 
 
-def _drawing(output: OutputFormat) -> Callable[[str | None, Status | None, Target, Rates], None]:
-    def draw(trouble: str | None, found: Status | None, target: Target, rates: Rates) -> None:
-        if output == "text":
-            click.clear()
-        if found is not None:
-            _show(found, target, "jsonl" if output == "json" else output, rates=rates)
-        else:
-            click.echo(trouble, err=True)
+def _list_served(config: Config) -> list[str]:
+    """List the configured destinations, to be shown even before their first message; none if there are none."""
+    try:
+        return list(read_destinations(config))
+    except ConfigError:
+        return []
 
-    return draw
+
+def _show(found: Status, target: Target, output: OutputFormat, *, backlogs: _Backlogs) -> None:
+    alerts = find_alerts(found, read_thresholds(target.config))
+    document = {**msgspec.to_builtins(found, builtin_types=(timedelta,)), "alerts": alerts}
+    text = f"{_format_screen(found, backlogs)}\n\n{format_alerts(alerts)}"
+    show(_with_seconds(document), text=text, output=output)
+
+
+def _with_seconds(value: Any) -> Any:
+    """Convert a document's durations to seconds: numbers that programs can compute with."""
+    match value:
+        case timedelta():
+            return value.total_seconds()
+        case dict():
+            return {name: _with_seconds(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_with_seconds(inner) for inner in value]
+        case msgspec.Struct():
+            return _with_seconds(msgspec.to_builtins(value))
+    return value
+
+
+class _Backlogs:
+    """Backlogs of each destination at the latest looks."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_SPARKLINE_LENGTH))
+
+    def add(self, status: Status) -> None:
+        for one in status.destinations:
+            self._counts[one.name].append(one.due + one.sending)
+
+    def sparkline(self, name: str) -> str:
+        """Draw one destination's backlogs; nothing before the second look."""
+        return _draw_sparkline(self._counts[name]) if len(self._counts[name]) > 1 else ""
+
+
+def _draw_sparkline(numbers: Sequence[int]) -> str:
+    """Draw numbers in eight heights, from nothing to the largest of them."""
+    largest = max(numbers, default=0)
+    return "".join(_BARS[-(-number * (len(_BARS) - 1) // largest) if largest else 0] for number in numbers)
+
+
+def _format_screen(status: Status, backlogs: _Backlogs) -> str:
+    parts = [f"{status.at:%Y-%m-%d %H:%M:%S} UTC by the store's clock"]
+    rows = [_format_row(one, status, backlogs) for one in status.destinations]
+    headings = ("destination", "due", "later", "sending", "failed", "delivered", "rate", "oldest", "p50", "p99",
+                "retries", "lanes", "relays", "")  # fmt: skip
+    parts.append(format_table(headings, rows) if rows else "No message was ever written here.")
+    if status.sampled:
+        parts.append("Latency and retries are of the latest deliveries alone: there were more in the window.")
+    parts.append(_format_relays(status))
+    return "\n\n".join(parts)
+
+
+def _format_row(one: DestinationStatus, status: Status, backlogs: _Backlogs) -> tuple[str, ...]:
+    latency = one.latency
+    counts = [
+        f"{getattr(one, name):,}" + ("+" if name in one.more else "")
+        for name in ("due", "later", "sending", "failed", "delivered")
+    ]
+    return (
+        one.name,
+        *counts,
+        f"{one.rate:,.0f}/s" if one.rate >= 10 else f"{one.rate:.1f}/s",
+        format_age(one.oldest_due_at, status.at),
+        "" if latency is None else _format_latency(latency.p50),
+        "" if latency is None else _format_latency(latency.p99),
+        f"{one.retry_rate:.0%}" if latency is not None or one.attempts_failed else "",
+        f"{one.lanes}/{PARTITIONS}",
+        _format_served(one),
+        backlogs.sparkline(one.name),
+    )
+
+
+def _format_latency(length: timedelta) -> str:
+    seconds = length.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else format_duration(timedelta(seconds=round(seconds)))
+
+
+def _format_served(one: DestinationStatus) -> str:
+    if one.pause is not None:
+        return f"paused by {shorten(one.pause.by, 30)}"
+    if not one.is_served:
+        return "nobody"
+    return str(one.relays) if one.reachable == one.relays else f"{one.relays}, {one.reachable} reach it"
+
+
+def _format_relays(status: Status) -> str:
+    if not status.relays:
+        return "No relay is alive."
+    alive = [f"{one.service} on {one.host} ({one.pid})" for one in status.relays]
+    return f"{len(alive)} relays alive: " + ", ".join(alive) if len(alive) > 1 else f"1 relay alive: {alive[0]}"

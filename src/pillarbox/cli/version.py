@@ -1,38 +1,36 @@
-"""`pillarbox version`: what is installed."""
+"""`pillarbox version`: the versions of Pillarbox, Python and the drivers."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from typing import Final
 
 import click
 
-from pillarbox.cli.output import OutputFormat, output_option, show, table
+from pillarbox.cli._output import OutputFormat, format_table, output_option, show
 
-__all__ = ["show_version"]
+__all__ = ["version"]
 
 _OPTIONAL: Final = ("aiohttp", "aiosqlite", "asyncpg", "psycopg", "rich", "SQLAlchemy", "uvloop")
 
 
-@click.command("version", epilog="\b\nExample:\n  pillarbox version -o json\n")
+@click.command(epilog="\b\nExample:\n  pillarbox version -o json\n")
 @output_option
-def show_version(output: OutputFormat) -> None:
+def version(output: OutputFormat) -> None:
     """Say which Pillarbox, Python and drivers are installed."""
-    found = _versions()
-    rows = [(name, number or "not installed") for name, number in found.items()]
-    show(found, text=table(("package", "version"), rows), output=output)
+    versions: dict[str, str | None] = {
+        "pillarbox": metadata.version("pillarbox"),
+        "python": platform.python_version(),
+        **{package: _find_version(package) for package in _OPTIONAL},
+    }
+    rows = [(name, number or "not installed") for name, number in versions.items()]
+    show(versions, text=format_table(("package", "version"), rows), output=output)
 
 
-def _versions() -> Mapping[str, str | None]:
-    """Read from the installed packages' records: nothing is imported for it."""
-    ours = {"pillarbox": version("pillarbox"), "python": platform.python_version()}
-    return ours | {package: _installed(package) for package in _OPTIONAL}
-
-
-def _installed(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
+    # From the package's metadata: importing a driver takes long, and one that is broken would end the program.
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""Before many messages change: how many they are, and whether that is meant."""
+"""Confirmation of changes: `--dry-run`, `--yes`, and the question."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
-from pillarbox.cli.output import say
+from pillarbox.cli._output import say
 
-__all__ = ["ask", "asking_options", "counted"]
+__all__ = ["confirm", "confirm_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def asking_options(*, nothing: str = "change nothing") -> Callable[[F], F]:
-    """Adds `--dry-run` and `--yes`."""
+def confirm_options(*, nothing: str = "change nothing") -> Callable[[F], F]:
+    """Add `--dry-run` and `--yes`."""
 
     def decorate(command: F) -> F:
         dry_run = click.option("--dry-run", is_flag=True, envvar="PILLARBOX_DRY_RUN", show_envvar=True,
@@ -27,14 +27,10 @@ def asking_options(*, nothing: str = "change nothing") -> Callable[[F], F]:
     return decorate
 
 
-def ask(question: str, *, doing: str = "changes many messages", done: str = "changed") -> None:
-    """Go on only if a person agrees. `UsageError` where there is none."""
+def confirm(question: str, *, effect: str = "changes many messages", done: str = "changed") -> None:
+    """Ask, and exit with 1 unless the answer is yes. `UsageError` where there is no terminal."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"This {doing} and there is nobody to ask: add --yes if you mean it.")
+        raise click.UsageError(f"This {effect} and there is nobody to ask: add --yes if you mean it.")
     if not click.confirm(question, err=True):
         say(f"Nothing was {done}.")
         raise click.exceptions.Exit(1)
-
-
-def counted(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"

@@ -1,4 +1,4 @@
-"""Signals: the first asks, the second insists."""
+"""SIGINT and SIGTERM: the first stops gracefully, the second at once."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-__all__ = ["stopping_on_signals"]
+__all__ = ["stop_on_signals"]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def stopping_on_signals(stop: Callable[[str], None], *, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """The first SIGINT or SIGTERM has the loop call `stop` with its name; the second ends the process, as if killed.
+def stop_on_signals(stop: Callable[[str], None], *, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """At the first signal have the loop call `stop` with its name; at the second end the process, as if killed.
 
-    The second does not need the loop: it works while something blocks it.
+    The second works even while something blocks the loop.
     """
-    asked = False
+    is_stopping = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal is_stopping
+        if is_stopping:
             os._exit(128 + number)
-        asked = True
+        is_stopping = True
         loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
     earlier = {number: signal.signal(number, handle) for number in _SIGNALS}

@@ -1,0 +1,74 @@
+"""Errors: each ends the program with one sentence and an exit code."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from pillarbox.contracts.finding import Severity
+from pillarbox.errors import PillarboxError
+from pillarbox.redaction import redact_url
+
+__all__ = ["Session", "run", "to_exit_code"]
+
+_INTERRUPTED: Final = 130
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Session:
+    """Global options of one run of the program."""
+
+    debug: bool = False
+
+
+def run(command: click.Command, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code. No error is shown as a traceback unless `--debug` was given.
+
+    When the reader of a pipe goes away, click ends the process quietly with 1.
+    """
+    session = Session()
+    try:
+        code = command.main(list(arguments), prog_name="pillarbox", obj=session, standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return _INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:
+        if session.debug:
+            click.echo(_hide_logins(traceback.format_exc()), err=True, nl=False)
+        click.echo(f"Error: {_hide_logins(_to_sentence(error))}", err=True)
+        return error.exit_code if isinstance(error, PillarboxError) else 1
+    return code if isinstance(code, int) else 0
+
+
+def _to_sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, PillarboxError):
+        return text
+    return (
+        f"Something unexpected happened ({type(error).__name__}: {text}); run `pillarbox --debug …` for the traceback."
+    )
+
+
+def _hide_logins(text: str) -> str:
+    # Our own errors hold no login. Those of drivers and handlers may.
+    return _URL.sub(lambda match: redact_url(match[0]), text)
+
+
+_EXIT_CODES: Final[Mapping[Severity | None, int]] = MappingProxyType(
+    {None: 0, Severity.INFO: 0, Severity.WARNING: 6, Severity.CRITICAL: 7}
+)
+
+
+def to_exit_code(worst: Severity | None) -> int:
+    """Return the exit code for the worst alert or finding; None is for none at all."""
+    return _EXIT_CODES[worst]

@@ -1,0 +1,203 @@
+"""Options that commands share: which configuration and which store, and who acts."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+import click
+
+from pillarbox.cli._logs import LogSettings
+from pillarbox.config import Config, StoreSettings, to_variable
+from pillarbox.contracts.store import Store
+from pillarbox.errors import ConfigError
+from pillarbox.message import Names
+from pillarbox.operations.store_access import run_on_store
+from pillarbox.relay.configuration import read_store
+from pillarbox.relay.settings import DestinationSettings, RelaySettings
+from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath, list_fields, to_plain
+from pillarbox.stores.urls import StoreUrl
+
+__all__ = ["Target", "by_option", "configuration_options", "target_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The store that a command works on, and the configuration it comes from."""
+
+    url: StoreUrl
+    names: Names
+    config: Config
+
+    def run(self, action: Callable[[Store], Awaitable[T]]) -> T:
+        """Open the store, await the action with it, close it, and return the action's result."""
+        return run_on_store(self.url, action, names=self.names)
+
+
+def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:
+    """Add --config, --store, --schema and --prefix; the command receives them as one `Target`."""
+
+    @wraps(command)
+    def with_target(*args: Any, config: str | None, **rest: Any) -> R:
+        loaded = Config.load(config, flags=_take_values(_STORE_FLAGS, rest))
+        url, names = read_store(loaded)
+        return command(Target(url, names, loaded), *args, **rest)
+
+    return _add_options(with_target, _CONFIG, *map(_to_option, _STORE_FLAGS))
+
+
+def configuration_options(command: Callable[Concatenate[Config, P], R]) -> Callable[..., R]:
+    """Add --config and all flags of `pillarbox relay`; the command receives them as one `Config`."""
+
+    @wraps(command)
+    def with_config(*args: Any, config: str | None, to: Sequence[str], **rest: Any) -> R:
+        flags = {**_take_values(_STORE_FLAGS + _RELAY_FLAGS, rest), **_parse_destinations(to)}
+        return command(Config.load(config, flags=flags), *args, **rest)
+
+    return _add_options(with_config, _CONFIG, *map(_to_option, _STORE_FLAGS), _TO, *map(_to_option, _RELAY_FLAGS))
+
+
+def by_option(command: F) -> F:
+    """Add `--by`, the name of who acts, for the journal."""
+    option = click.option(
+        "--by", default=_find_user, show_default="you@this machine", metavar="NAME", envvar="PILLARBOX_BY",
+        show_envvar=True, help="Who does this, for the journal.",
+    )  # fmt: skip
+    return option(command)
+
+
+def _find_user() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return socket.gethostname()
+
+
+# --- flags that are settings ---
+
+
+class _Flag(NamedTuple):
+    name: str
+    path: KeyPath
+    metavar: str
+    help: str
+
+    @property
+    def parameter(self) -> str:
+        """Name of the keyword argument that click passes."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+_STORE_FLAGS: Final = (
+    _Flag("--store", ("store", "url"), "URL", "Where the tables are: sqlite:///file.db or postgresql://user:${PASSWORD}@host/db."),
+    _Flag("--schema", ("store", "schema"), "NAME", "The PostgreSQL schema of the tables."),
+    _Flag("--prefix", ("store", "prefix"), "NAME", "What the names of the tables begin with."),
+)  # fmt: skip
+_RELAY_FLAGS: Final = (
+    _Flag("--service", ("relay", "service"), "NAME", "What the relay is called in the registry."),
+    _Flag("--duties", ("relay", "duties"), "LIST", "What the relay does, in this order."),
+    _Flag("--lease", ("relay", "lease"), "TIME", "How long lanes stay with a relay that is not heard of."),
+    _Flag("--poll-interval", ("relay", "poll_interval"), "TIME", "The longest wait between two looks for messages."),
+    _Flag("--max-lanes", ("relay", "max_lanes"), "N", "Lanes of one destination that this relay owns at most."),
+    _Flag("--batch", ("relay", "batch"), "N", "Messages read and claimed at a time."),
+    _Flag("--window", ("relay", "window"), "N", "Messages in flight to one destination."),
+    _Flag("--send-timeout", ("relay", "send_timeout"), "TIME", "How long one send may take."),
+    _Flag("--log-format", ("log", "format"), "text|json", "How log lines look."),
+    _Flag("--log-level", ("log", "level"), "debug|info|warning|error", "The least level that is written."),
+    _Flag("--deliveries-at", ("log", "deliveries_at"), "LEVEL", "The level of the line for each single delivery."),
+)
+_DEFAULTS: Final[Mapping[KeyPath, object]] = {
+    (section, *field.path): field.default
+    for section, cls in (
+        ("store", StoreSettings), ("relay", DestinationSettings), ("relay", RelaySettings), ("log", LogSettings),
+    )
+    for field in list_fields(cls)
+}  # fmt: skip
+
+
+class _SettingOption(click.Option):
+    """Option whose variable is shown in the help and read by `Config`.
+
+    If click read it, `config show` could not tell a variable from a flag.
+    """
+
+    def resolve_envvar_value(self, ctx: click.Context) -> None:
+        """Return nothing."""
+
+
+_CONFIG: Final = click.option(
+    "--config", metavar="FILE", envvar="PILLARBOX_CONFIG", show_envvar=True,
+    help="The configuration.  [default: pillarbox.toml in the current folder, if there is one]",
+)  # fmt: skip
+_TO: Final = click.option(
+    "--to", metavar="[NAME=]URL", multiple=True, cls=_SettingOption, envvar="PILLARBOX_DESTINATION_<NAME>_URL",
+    show_envvar=True,
+    help="A destination to serve; may be repeated. A NAME alone is a configured one. Without --to all are served.",
+)  # fmt: skip
+
+
+def _add_options(command: Callable[..., R], *options: Callable[[Any], Any]) -> Callable[..., R]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _to_option(flag: _Flag) -> Callable[[Any], Any]:
+    default = to_plain(_DEFAULTS[flag.path])
+    if isinstance(default, list):
+        default = ",".join(map(str, default))
+    help_text = flag.help if default in (None, "") else f"{flag.help}  [default: {default}]"
+    return click.option(
+        flag.name, cls=_SettingOption, metavar=flag.metavar, envvar=to_variable(flag.path), show_envvar=True,
+        help=help_text,
+    )  # fmt: skip
+
+
+def _take_values(flags: Sequence[_Flag], arguments: dict[str, Any]) -> dict[KeyPath, ConfigValue]:
+    """Remove the flags from the arguments and return the values of those that were given."""
+    texts = {flag: arguments.pop(flag.parameter) for flag in flags}
+    return {
+        flag.path: ConfigValue(text, ConfigOrigin("flag", flag.name))
+        for flag, text in texts.items()
+        if text is not None
+    }
+
+
+# --- --to ---
+
+_NAMED_URL: Final = re.compile(r"(?P<name>[A-Za-z][\w.-]*)(?:=(?P<url>.*))?", re.DOTALL)
+_TO_ORIGIN: Final = ConfigOrigin("flag", "--to")
+
+
+def _parse_destinations(to: Sequence[str]) -> dict[KeyPath, ConfigValue]:
+    """Return the URLs that `--to` gives, and the names of the destinations to serve."""
+    if not to:
+        return {}
+    values: dict[KeyPath, ConfigValue] = {}
+    names: list[str] = []
+    for text in to:
+        name, url = _parse_destination(text)
+        names.append(name)
+        if url is not None:
+            values["destinations", name, "url"] = ConfigValue(url, _TO_ORIGIN)
+    return {**values, ("relay", "destinations"): ConfigValue(names, _TO_ORIGIN)}
+
+
+def _parse_destination(text: str) -> tuple[str, str | None]:
+    """Split `NAME=URL`. A NAME alone has no URL; a URL alone is for the destination with the default name."""
+    match = _NAMED_URL.fullmatch(text)
+    if match is None:
+        return DestinationSettings().name, text
+    if match["url"] == "":
+        raise ConfigError(f"--to {match['name']}= has no URL; write --to NAME=URL.")
+    return match["name"], match["url"]

@@ -1,0 +1,116 @@
+"""Options that select messages: filters and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import click
+import msgspec
+
+from pillarbox.cli._times import parse_past_time
+from pillarbox.contracts.store import AnyStore, Selection
+from pillarbox.message import State
+from pillarbox.operations.monitor import STUCK_AFTER
+
+__all__ = ["Filters", "parse_ids", "selection_options"]
+
+R = TypeVar("R")
+
+_NEAR_FAILURE: Final = 3
+_STUCK_CLAIMS: Final = 10_000
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """The filters that were given."""
+
+    selection: Selection
+    stuck: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no filter was given: every message matches."""
+        return self.selection == Selection() and not self.stuck
+
+    async def resolve(self, store: AnyStore) -> Selection:
+        """Return the selection for the store. It knows stuck messages by their claims, not by a column."""
+        if not self.stuck:
+            return self.selection
+        claims = await store.claims(older_than=STUCK_AFTER, limit=_STUCK_CLAIMS)
+        ids = [id for claim in claims for id in claim.message_ids]
+        return msgspec.structs.replace(self.selection, ids=ids, states=[State.SENDING])
+
+
+def selection_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the filters; the command receives them as `Filters`, its last positional argument."""
+
+    @wraps(command)
+    def with_filters(*args: Any, **options: Any) -> R:
+        return command(*args, _take_filters(options), **options)
+
+    decorated: Callable[..., R] = with_filters
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def parse_ids(names: Sequence[str]) -> Selection:
+    """Select messages by their ids, or by their message ids, which may name several destinations."""
+    ids = [int(name) for name in names if name.isdigit()]
+    message_ids = [_parse_uuid(name) for name in names if not name.isdigit()]
+    if ids and message_ids:
+        raise click.UsageError("Name messages by id or by message id, not some by one and some by the other.")
+    return Selection(ids=ids or None, message_ids=message_ids or None)
+
+
+def _parse_uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is neither the id nor the message id of a message.") from None
+
+
+def _take_filters(options: dict[str, Any]) -> Filters:
+    """Remove the filters from a command's options."""
+    states = [State(state) for state in options.pop("state")]
+    near_failure = options.pop("near_failure")
+    stuck = options.pop("stuck")
+    if near_failure:
+        states = states or [State.PENDING]
+    selection = Selection(
+        states=states or None,
+        destination=options.pop("destination"),
+        topic=options.pop("topic"),
+        type=options.pop("type_"),
+        key=options.pop("key"),
+        correlation_id=options.pop("correlation"),
+        error=options.pop("error"),
+        since=options.pop("since"),
+        until=options.pop("until"),
+        min_attempts=_NEAR_FAILURE if near_failure else None,
+    )
+    return Filters(selection=selection, stuck=stuck)
+
+
+def _filter(*names: str, help: str, **more: Any) -> Callable[[Any], Any]:
+    variable = f"PILLARBOX_{names[0].removeprefix('--').replace('-', '_').upper()}"
+    return click.option(*names, help=help, envvar=variable, show_envvar=True, **more)
+
+
+_OPTIONS: Final = (
+    _filter("--state", multiple=True, type=click.Choice([state.value for state in State]),
+            help="In this state; may be repeated."),
+    _filter("--destination", metavar="NAME", help="On their way to this destination."),
+    _filter("--topic", metavar="TEXT", help="Of this topic."),
+    _filter("--type", "type_", metavar="NAME", help="Of this type."),
+    _filter("--key", metavar="TEXT", help="Of this ordering key."),
+    _filter("--correlation", metavar="ID", help="With this correlation id."),
+    _filter("--error", metavar="TEXT", help="Whose last error holds this, letter case ignored."),
+    _filter("--stuck", is_flag=True, help="In a relay's hands for over 15 minutes."),
+    _filter("--near-failure", is_flag=True, help="Pending after 3 attempts or more."),
+    _filter("--since", metavar="TIME", callback=parse_past_time,
+            help="Written at or after: a time, or how long ago (2h)."),
+    _filter("--until", metavar="TIME", callback=parse_past_time, help="Written before."),
+)  # fmt: skip

@@ -1,0 +1,78 @@
+"""`pillarbox purge`: remove old closed messages and dedup records now, as the janitor does each hour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+import click
+
+from pillarbox.cli._confirm import confirm, confirm_options
+from pillarbox.cli._options import Target, by_option, target_options
+from pillarbox.cli._output import OutputFormat, output_option, show
+from pillarbox.contracts.store import Action, OperatorStore, Selection
+from pillarbox.durations import FOREVER, format_duration
+from pillarbox.message import State
+from pillarbox.relay.configuration import read_relay_section
+from pillarbox.relay.settings import Retention
+
+__all__ = ["purge"]
+
+_CLOSED: Final = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
+
+
+@click.command(epilog="\b\nExample:\n  pillarbox purge --dry-run\n")
+@target_options
+@confirm_options(nothing="remove nothing")
+@by_option
+@output_option
+def purge(target: Target, dry_run: bool, yes: bool, by: str, output: OutputFormat) -> None:
+    """Remove what is older than the configured retention: closed messages and what the inbox remembers.
+
+    Archives nothing: that is the relay's own cleaning.
+    """
+    retention = read_relay_section(target.config).settings.retention
+    limits = _list_limits(retention)
+    matched = target.run(lambda store: _count(store, limits))
+    total = sum(matched.values())
+    if not dry_run and total and not yes:
+        confirm(f"Remove {total:,} closed messages from {target.url}?", effect="removes messages", done="removed")
+    removed = {} if dry_run else target.run(lambda store: _purge(store, retention, by=by))
+    lines = [
+        f"{state.value}: {matched[state.value]:,} older than {format_duration(limit)}"
+        for state, limit in limits.items()
+    ]
+    text = "\n".join([*lines, "Nothing was removed." if dry_run else f"Removed {sum(removed.values()):,} records."])
+    show({"matched": matched, "removed": removed, "dry_run": dry_run}, text=text, output=output)
+
+
+def _list_limits(retention: Retention) -> Mapping[State, timedelta]:
+    """List the states whose messages are not kept forever, with how long they are."""
+    limits = {state: getattr(retention, state.value) for state in _CLOSED}
+    return {state: limit for state, limit in limits.items() if limit != FOREVER}
+
+
+async def _count(store: OperatorStore, limits: Mapping[State, timedelta]) -> dict[str, int]:
+    now = await store.now()
+    return {
+        state.value: await store.count(Selection(states=[state], changed_before=now - limit))
+        for state, limit in limits.items()
+    }
+
+
+async def _purge(store: OperatorStore, retention: Retention, *, by: str) -> dict[str, int]:
+    """Remove in batches. What was removed is noted in the journal, even if it was interrupted half-way."""
+    removed: dict[str, int] = {}
+    try:
+        for state, limit in _list_limits(retention).items():
+            while count := await store.purge(state, older_than=limit, limit=retention.batch):
+                removed[state.value] = removed.get(state.value, 0) + count
+        if retention.inbox != FOREVER:
+            while count := await store.purge_inbox(older_than=retention.inbox, limit=retention.batch):
+                removed["inbox"] = removed.get("inbox", 0) + count
+    finally:
+        if removed:
+            detail = ", ".join(f"{count} {what}" for what, count in removed.items())
+            await store.note(Action.PURGED, by=by, detail=detail)
+    return removed

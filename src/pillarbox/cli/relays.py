@@ -1,0 +1,41 @@
+"""`pillarbox relays`: the relays that are alive."""
+
+from __future__ import annotations
+
+import click
+
+from pillarbox.cli._options import Target, target_options
+from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, say, show_rows
+from pillarbox.contracts.store import Registry
+from pillarbox.relay.configuration import read_relay_section
+
+__all__ = ["relays"]
+
+
+@click.command(epilog="\b\nExample:\n  pillarbox relays\n")
+@target_options
+@output_option
+def relays(target: Target, output: OutputFormat) -> None:
+    """List the relays that are alive, what they serve and what they can reach."""
+    lease = read_relay_section(target.config).settings.lease
+    registry = target.run(lambda store: store.registry(lease=lease))
+    if not registry.relays:
+        say("No relay is alive: messages wait. Start one with `pillarbox relay`.")
+    headings = ("relay", "service", "host", "pid", "version", "serves", "cannot reach", "lanes", "up for")
+    rows = [
+        (
+            str(one.relay_id), one.service, one.host, str(one.pid), one.version, ", ".join(one.destinations),
+            ", ".join(sorted(set(one.destinations) - set(one.reachable))) or "none",
+            str(_count_lanes(registry, one.relay_id)), format_age(one.started_at, registry.now),
+        )
+        for one in registry.relays
+    ]  # fmt: skip
+    documents = [
+        {name: getattr(one, name) for name in one.__struct_fields__} | {"lanes": _count_lanes(registry, one.relay_id)}
+        for one in registry.relays
+    ]
+    show_rows("relays", documents, text=format_table(headings, rows) if rows else "", output=output)
+
+
+def _count_lanes(registry: Registry, relay_id: object) -> int:
+    return sum(owner == relay_id for owners in registry.owners.values() for owner in owners.values())

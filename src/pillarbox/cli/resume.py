@@ -1,0 +1,24 @@
+"""`pillarbox resume`: start the delivery to a paused destination again."""
+
+from __future__ import annotations
+
+import click
+
+from pillarbox.cli._options import Target, by_option, target_options
+from pillarbox.cli._output import OutputFormat, output_option, show
+from pillarbox.message import check_destination
+
+__all__ = ["resume"]
+
+
+@click.command(epilog="\b\nExample:\n  pillarbox resume billing\n")
+@click.argument("destination")
+@target_options
+@by_option
+@output_option
+def resume(target: Target, destination: str, by: str, output: OutputFormat) -> None:
+    """Start delivery to a paused destination again."""
+    check_destination(destination)
+    changed = target.run(lambda store: store.resume(destination, by=by))
+    text = f"{destination} goes on." if changed else f"{destination} was not paused."
+    show({"destination": destination, "paused": False, "changed": changed, "by": by}, text=text, output=output)

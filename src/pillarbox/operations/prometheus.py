@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: what this process did, counted as it happens, and how things are, from the tables.
+"""Metrics for Prometheus: counters of this process's relay or consumer, and gauges from the tables.
 
-Counted by hand and handed to the client library when it asks: its own counters take a lock for each message.
+Counted by hand, and passed to the client library when it collects: its own counters take a lock for each message.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
+from pillarbox import telemetry as names
 from pillarbox.clock import Clock, SystemClock
+from pillarbox.cloudevents import CloudEvent
+from pillarbox.consumer.telemetry import ConsumerTelemetry
+from pillarbox.contracts.receiver import FallbackIdentity
+from pillarbox.contracts.store import FailedOutcome
 from pillarbox.errors import MissingExtra
 from pillarbox.message import SKIPPED_DESTINATION, Message
-from pillarbox.monitor import Status
-from pillarbox.protocols import Trouble
-from pillarbox.telemetry import names
-from pillarbox.telemetry.seam import Telemetry
+from pillarbox.operations.monitor import Status
+from pillarbox.telemetry import Telemetry
+
+__all__ = ["PrometheusConsumerTelemetry", "PrometheusTelemetry", "StatusCollector"]
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -24,7 +29,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("prometheus_client", extra="prometheus", needed_for="Metrics") from error
 
-__all__ = ["PrometheusTelemetry", "StatusCollector", "counter_family"]
 
 _BUCKETS = names.LATENCY_BUCKETS
 
@@ -43,7 +47,7 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._latency: dict[str, list[int]] = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))
         self._latency_sum: Counter[str] = Counter()
 
-    def delivered(self, destination: str, messages: Sequence[Message]) -> None:
+    def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
         self._delivered[destination] += len(messages)
         now, buckets, total = self._clock.now(), self._latency[destination], 0.0
         for message in messages:
@@ -52,31 +56,31 @@ class PrometheusTelemetry(Telemetry, Collector):
             buckets[bisect_left(_BUCKETS, seconds)] += 1
         self._latency_sum[destination] += total  # type: ignore[assignment]
 
-    def troubled(self, destination: str, message: Message, trouble: Trouble) -> None:
-        counter = self._failed if trouble.delay is None else self._retried
+    def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
+        counter = self._failed if failure.delay is None else self._retried
         counter[destination] += 1
 
-    def returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
+    def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
         self._returned[destination] += len(messages)
 
-    def fenced(self, destination: str, partitions: Iterable[int]) -> None:
+    def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
         self._fenced[destination] += 1
 
-    def breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         self._open[destination] = True
 
-    def breaker_closed(self, destination: str) -> None:
+    def on_breaker_closed(self, destination: str) -> None:
         self._open[destination] = False
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus gets. Destinations are the only label: there are few, and their names are no secret."""
-        yield counter_family(names.DELIVERED, "Messages that their destination acknowledged.", self._delivered)
-        yield counter_family(names.FAILED, "Messages that were given up, or hold their key.", self._failed)
-        yield counter_family(names.ATTEMPTS_FAILED, "Attempts that failed and are made again.", self._retried)
-        yield counter_family(
+        """Yield every metric. The destination is the only label: there are few, and their names are no secret."""
+        yield _counter_family(names.DELIVERED, "Messages that their destination acknowledged.", self._delivered)
+        yield _counter_family(names.FAILED, "Messages that were given up, or hold their key.", self._failed)
+        yield _counter_family(names.ATTEMPTS_FAILED, "Attempts that failed and are made again.", self._retried)
+        yield _counter_family(
             names.RETURNED, "Messages given back without an attempt: the destination is away.", self._returned
         )
-        yield counter_family(
+        yield _counter_family(
             names.FENCED, "Writes that were refused because another relay owns the lanes.", self._fenced
         )
         yield self._histogram()
@@ -98,8 +102,40 @@ class PrometheusTelemetry(Telemetry, Collector):
         return family
 
 
+class PrometheusConsumerTelemetry(ConsumerTelemetry, Collector):
+    """Counts what one consumer does. Register it with a `CollectorRegistry`."""
+
+    def __init__(self) -> None:
+        self._handled: Counter[str] = Counter()
+        self._duplicates: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._retried: Counter[str] = Counter()
+
+    def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
+        self._handled[consumer] += 1
+
+    def on_duplicate(self, consumer: str, event: CloudEvent) -> None:
+        self._duplicates[consumer] += 1
+
+    def on_failed(self, consumer: str, identity: FallbackIdentity, *, attempts: int, error: str) -> None:
+        self._failed[consumer] += 1
+
+    def on_retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
+        self._retried[consumer] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric. The consumer's name is the only label."""
+        for name, help_, counts in (
+            (names.INBOX_HANDLED, "Messages handled.", self._handled),
+            (names.INBOX_DUPLICATES, "Messages that came again and did nothing.", self._duplicates),
+            (names.INBOX_FAILED, "Messages kept as failed.", self._failed),
+            (names.INBOX_RETRIED, "Handlers that failed and are called again.", self._retried),
+        ):
+            yield _counter_family(name, help_, counts, label="consumer")
+
+
 class StatusCollector(Collector):
-    """How things are, from a `Status` that somebody keeps fresh."""
+    """Gauges from the latest `Status`, which the owner of this collector keeps fresh."""
 
     def __init__(self) -> None:
         self.status: Status | None = None
@@ -108,16 +144,22 @@ class StatusCollector(Collector):
         status = self.status
         if status is None:
             return
-        ones = [one for one in status.destinations if one.name != SKIPPED_DESTINATION]
+        destinations = [one for one in status.destinations if one.name != SKIPPED_DESTINATION]
         figures: dict[tuple[str, str], Mapping[str, float]] = {
-            (names.UNSENT, "Messages that are due or being sent."): {one.name: one.due + one.sending for one in ones},
-            (names.MAX_AGE, "For how long the oldest message has been due."): {
-                one.name: status.oldest_age(one).total_seconds() for one in ones
+            (names.UNSENT, "Messages that are due or being sent."): {
+                one.name: one.due + one.sending for one in destinations
             },
-            (names.FAILED_NOW, "Failed messages that wait for a person."): {one.name: one.failed for one in ones},
-            (names.LEASES, "Lanes that a relay owns."): {one.name: one.lanes for one in ones},
-            (names.DESTINATION_SERVED, "Live relays that serve it."): {one.name: one.relays for one in ones},
-            (names.PAUSED, "1 while a person has paused it."): {one.name: int(one.pause is not None) for one in ones},
+            (names.MAX_AGE, "For how long the oldest message has been due."): {
+                one.name: status.oldest_age(one).total_seconds() for one in destinations
+            },
+            (names.FAILED_NOW, "Failed messages that wait for a person."): {
+                one.name: one.failed for one in destinations
+            },
+            (names.LEASES, "Lanes that a relay owns."): {one.name: one.lanes for one in destinations},
+            (names.DESTINATION_SERVED, "Live relays that serve it."): {one.name: one.relays for one in destinations},
+            (names.PAUSED, "1 while a person has paused it."): {
+                one.name: int(one.pause is not None) for one in destinations
+            },
         }
         for (name, help_), values in figures.items():
             gauge = GaugeMetricFamily(name, help_, labels=["destination"])
@@ -132,8 +174,8 @@ class StatusCollector(Collector):
         yield stuck
 
 
-def counter_family(name: str, help_: str, counts: Counter[str], *, label: str = "destination") -> Metric:
-    """A counter with one label."""
+def _counter_family(name: str, help_: str, counts: Counter[str], *, label: str = "destination") -> Metric:
+    """Build a counter with one label."""
     family = CounterMetricFamily(name, help_, labels=[label])
     for value, count in list(counts.items()):
         if value != SKIPPED_DESTINATION:

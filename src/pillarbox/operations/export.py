@@ -1,4 +1,4 @@
-"""The Prometheus rules and the Grafana dashboard, made from the same definitions as `pillarbox check`. Pure."""
+"""Prometheus rules and Grafana dashboard, built from the metrics and thresholds of `pillarbox check`. Pure."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from typing import Any
 
 import msgspec
 
-from pillarbox.alerts import Thresholds
-from pillarbox.monitor import STUCK_AFTER
-from pillarbox.telemetry import names
+from pillarbox import telemetry as names
+from pillarbox.operations.alerts import Thresholds
+from pillarbox.operations.monitor import STUCK_AFTER
 
-__all__ = ["as_text", "dashboard", "rules"]
+__all__ = ["build_dashboard", "build_rules", "to_json"]
 
 
-def rules(thresholds: Thresholds) -> dict[str, Any]:
-    """Alerting rules that hold when `pillarbox check` would say so, as far as metrics show it."""
-    limits = thresholds
-    old = f"{names.MAX_AGE} > {limits.backlog_for.total_seconds():g}"
+def build_rules(thresholds: Thresholds) -> dict[str, Any]:
+    """Build alerting rules that fire when `pillarbox check` reports an alert, as far as metrics show it."""
+    old = f"{names.MAX_AGE} > {thresholds.backlog_for.total_seconds():g}"
     latency = f"rate({names.LATENCY}_sum[1h]) / rate({names.LATENCY}_count[1h])"
     attempts = f"rate({names.DELIVERED}_total[1h]) + rate({names.ATTEMPTS_FAILED}_total[1h])"
-    made = [
-        _rule("OutboxFailed", f"{names.FAILED_NOW} > {limits.failed}", "critical",
+    rules = [
+        _rule("OutboxFailed", f"{names.FAILED_NOW} > {thresholds.failed}", "critical",
               "{{ $value }} messages for {{ $labels.destination }} have failed",
               "See why with `pillarbox failures`, mend the cause, then `pillarbox messages redrive`."),
-        _rule("OutboxOld", f"{names.MAX_AGE} > {limits.oldest_warning.total_seconds():g}", "warning",
+        _rule("OutboxOld", f"{names.MAX_AGE} > {thresholds.oldest_warning.total_seconds():g}", "warning",
               "The oldest message for {{ $labels.destination }} waits for {{ $value | humanizeDuration }}", _LOOK),
-        _rule("OutboxVeryOld", f"{names.MAX_AGE} > {limits.oldest_critical.total_seconds():g}", "critical",
+        _rule("OutboxVeryOld", f"{names.MAX_AGE} > {thresholds.oldest_critical.total_seconds():g}", "critical",
               "The oldest message for {{ $labels.destination }} waits for {{ $value | humanizeDuration }}", _LOOK),
-        _rule("OutboxBacklog", f"{names.UNSENT} > {limits.backlog_warning} and {old}", "warning",
+        _rule("OutboxBacklog", f"{names.UNSENT} > {thresholds.backlog_warning} and {old}", "warning",
               "{{ $value }} messages for {{ $labels.destination }} are due", _LOOK),
-        _rule("OutboxLargeBacklog", f"{names.UNSENT} > {limits.backlog_critical} and {old}", "critical",
+        _rule("OutboxLargeBacklog", f"{names.UNSENT} > {thresholds.backlog_critical} and {old}", "critical",
               "{{ $value }} messages for {{ $labels.destination }} are due", _LOOK),
         _rule("OutboxStuck", f"{names.STUCK} > 0", "warning", "{{ $value }} messages are stuck in a relay's hands",
               "See which relay has them with `pillarbox messages list --stuck`; restart that relay if it hangs.",
-              wait=f"{max(limits.sending - STUCK_AFTER, timedelta(0)).total_seconds():g}s"),
-        _rule("OutboxSlow", f"{latency} > {limits.latency.total_seconds():g}", "warning",
+              wait=f"{max(thresholds.sending - STUCK_AFTER, timedelta(0)).total_seconds():g}s"),
+        _rule("OutboxSlow", f"{latency} > {thresholds.latency.total_seconds():g}", "warning",
               "Deliveries to {{ $labels.destination }} take {{ $value | humanizeDuration }}", _LOOK),
-        _rule("OutboxRetries", f"rate({names.ATTEMPTS_FAILED}_total[1h]) / ({attempts}) > {limits.retry_rate:g}",
+        _rule("OutboxRetries", f"rate({names.ATTEMPTS_FAILED}_total[1h]) / ({attempts}) > {thresholds.retry_rate:g}",
               "warning", "{{ $value | humanizePercentage }} of the attempts for {{ $labels.destination }} fail",
               "See the errors with `pillarbox messages list --near-failure`."),
         _rule("OutboxUnserved", f"{names.DESTINATION_SERVED} == 0 and {names.UNSENT} > 0", "critical",
@@ -45,7 +44,7 @@ def rules(thresholds: Thresholds) -> dict[str, Any]:
         _rule("OutboxNoRelay", f"absent({names.RELAYS}) or {names.RELAYS} == 0", "critical",
               "No relay is alive", "Start one with `pillarbox relay`.", wait="1m"),
     ]  # fmt: skip
-    return {"groups": [{"name": "pillarbox", "rules": made}]}
+    return {"groups": [{"name": "pillarbox", "rules": rules}]}
 
 
 _LOOK = "Look at `pillarbox status`, and at `pillarbox doctor` if a destination cannot be reached."
@@ -61,8 +60,8 @@ def _rule(name: str, expr: str, severity: str, summary: str, do: str, *, wait: s
     }
 
 
-def dashboard() -> dict[str, Any]:
-    """One screen for Grafana: backlog, age, rates, latency, failures, relays."""
+def build_dashboard() -> dict[str, Any]:
+    """Build a dashboard of one screen: backlog, age, rates, latency, failures, relays."""
     panels = [
         _panel("Waiting", f"{names.UNSENT}", unit="short"),
         _panel("Oldest", f"{names.MAX_AGE}", unit="s"),
@@ -104,6 +103,6 @@ def _panel(title: str, expr: str, *, unit: str) -> dict[str, Any]:
     }
 
 
-def as_text(document: dict[str, Any]) -> str:
-    """JSON, which is YAML too."""
+def to_json(document: dict[str, Any]) -> str:
+    """Encode as indented JSON, which Prometheus reads as YAML."""
     return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"

@@ -1,4 +1,4 @@
-"""When somebody should look: conditions over a `Status`, each with what to do. Pure."""
+"""Alerts: conditions over a `Status` that need a person, each with what to do. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from datetime import timedelta
 
 import msgspec
 
-from pillarbox.durations import duration_text
+from pillarbox.contracts.finding import Severity
+from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError
 from pillarbox.message import SKIPPED_DESTINATION
-from pillarbox.monitor import DestinationStatus, Status
-from pillarbox.protocols import Severity
+from pillarbox.operations.monitor import DestinationStatus, Status
 
-__all__ = ["Alert", "Thresholds", "alerts_of"]
+__all__ = ["Alert", "Thresholds", "find_alerts"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each alert begins. `forever` and very large numbers switch one off."""
+    """Thresholds of the alerts. `forever` or a very large number switches one off."""
 
     failed: int = 0
     """More failed messages than this: critical."""
@@ -26,14 +26,14 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """The longest waiting message has been due for longer than this."""
     backlog_warning: int = 1_000
     backlog_critical: int = 10_000
-    """More messages than this are due, and the oldest has been for longer than `backlog_for`."""
+    """More messages than this are due, and the oldest has been due for longer than `backlog_for`."""
     backlog_for: timedelta = timedelta(minutes=5)
     sending: timedelta = timedelta(minutes=30)
-    """A batch has been in a relay's hands for longer than this: warning."""
+    """A relay has held a claim for longer than this: warning."""
     latency: timedelta = timedelta(minutes=5)
     """Average latency in the window: warning."""
     retry_rate: float = 0.10
-    """Failed attempts as a part of all in the window: warning."""
+    """Share of failed attempts among all in the window: warning."""
 
     def __post_init__(self) -> None:
         if self.oldest_critical < self.oldest_warning or self.backlog_critical < self.backlog_warning:
@@ -53,15 +53,15 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     do: str
 
 
-def alerts_of(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
-    """Every alert that holds, the worst first, then by destination."""
-    found = [alert for one in status.destinations for alert in _of_destination(status, one, thresholds)]
-    found += _stuck(status, thresholds)
+def find_alerts(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
+    """Find the alerts that hold, the worst first, then by destination."""
+    alerts = [alert for one in status.destinations for alert in _check_destination(status, one, thresholds)]
+    alerts += _check_claims(status, thresholds)
     rank = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
-    return sorted(found, key=lambda alert: (rank.index(alert.severity), alert.destination or "", alert.name))
+    return sorted(alerts, key=lambda alert: (rank.index(alert.severity), alert.destination or "", alert.name))
 
 
-def _of_destination(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
+def _check_destination(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
     if one.name == SKIPPED_DESTINATION:
         return
     if one.failed > limits.failed:
@@ -69,8 +69,8 @@ def _of_destination(status: Status, one: DestinationStatus, limits: Thresholds) 
             name="failed",
             severity=Severity.CRITICAL,
             destination=one.name,
-            what=f"{_messages(one, 'failed')} for {one.name} "
-            f"{_said(one.failed, 'has failed and waits', 'have failed and wait')} for a person.",
+            what=f"{_format_count(one, 'failed')} for {one.name} "
+            f"{_choose(one.failed, 'has failed and waits', 'have failed and wait')} for a person.",
             do=f"See why with `pillarbox failures --destination {one.name}`, mend the cause, then "
             f"`pillarbox messages redrive --destination {one.name}`.",
         )
@@ -80,45 +80,45 @@ def _of_destination(status: Status, one: DestinationStatus, limits: Thresholds) 
             name="unserved",
             severity=Severity.CRITICAL,
             destination=one.name,
-            what=f"No relay serves {one.name}, and {_messages(one, 'due', 'later', 'sending')} "
-            f"{_said(waiting, 'waits', 'wait')}.",
+            what=f"No relay serves {one.name}, and {_format_count(one, 'due', 'later', 'sending')} "
+            f"{_choose(waiting, 'waits', 'wait')}.",
             do=f"Start a relay with --to {one.name}=URL, or correct the route that names {one.name}.",
         )
-    yield from _waiting(status, one, limits)
-    yield from _slow(one, limits)
+    yield from _check_waiting(status, one, limits)
+    yield from _check_deliveries(one, limits)
 
 
-def _waiting(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
+def _check_waiting(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
     age = status.oldest_age(one)
-    severity = _graded(age > limits.oldest_warning, age > limits.oldest_critical)
+    severity = _grade(age > limits.oldest_warning, age > limits.oldest_critical)
     if severity is not None:
         yield Alert(
             name="oldest",
             severity=severity,
             destination=one.name,
-            what=f"The longest waiting message for {one.name} has been due for {duration_text(_rounded(age))}.",
-            do=_look_at(one),
+            what=f"The longest waiting message for {one.name} has been due for {format_duration(_round(age))}.",
+            do=_suggest(one),
         )
     if age > limits.backlog_for:
-        severity = _graded(one.due > limits.backlog_warning, one.due > limits.backlog_critical)
+        severity = _grade(one.due > limits.backlog_warning, one.due > limits.backlog_critical)
         if severity is not None:
             yield Alert(
                 name="backlog",
                 severity=severity,
                 destination=one.name,
-                what=f"{_messages(one, 'due')} for {one.name} are due, some for over "
-                f"{duration_text(limits.backlog_for)}.",
-                do=_look_at(one),
+                what=f"{_format_count(one, 'due')} for {one.name} are due, some for over "
+                f"{format_duration(limits.backlog_for)}.",
+                do=_suggest(one),
             )
 
 
-def _slow(one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
+def _check_deliveries(one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
     if one.latency is not None and one.latency.average > limits.latency:
         yield Alert(
             name="latency",
             severity=Severity.WARNING,
             destination=one.name,
-            what=f"Deliveries to {one.name} took {duration_text(_rounded(one.latency.average))} on average.",
+            what=f"Deliveries to {one.name} took {format_duration(_round(one.latency.average))} on average.",
             do="Look at `pillarbox status`: more relays, a larger window or a faster destination would help.",
         )
     if one.retry_rate > limits.retry_rate:
@@ -131,7 +131,7 @@ def _slow(one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
         )
 
 
-def _stuck(status: Status, limits: Thresholds) -> Iterator[Alert]:
+def _check_claims(status: Status, limits: Thresholds) -> Iterator[Alert]:
     old = [claim for claim in status.stuck if status.at - claim.claimed_at > limits.sending]
     if old:
         count = sum(len(claim.message_ids) for claim in old)
@@ -139,12 +139,12 @@ def _stuck(status: Status, limits: Thresholds) -> Iterator[Alert]:
             name="sending",
             severity=Severity.WARNING,
             destination=None,
-            what=f"{count} messages have been sending for over {duration_text(limits.sending)}.",
+            what=f"{count} messages have been sending for over {format_duration(limits.sending)}.",
             do="See which relay has them with `pillarbox messages list --stuck`; restart that relay if it hangs.",
         )
 
 
-def _look_at(one: DestinationStatus) -> str:
+def _suggest(one: DestinationStatus) -> str:
     if one.pause is not None:
         return f"{one.name} is paused by {one.pause.by}: `pillarbox resume {one.name}` when it may go on."
     if not one.is_served:
@@ -154,21 +154,21 @@ def _look_at(one: DestinationStatus) -> str:
     return "Look at `pillarbox status`: more relays, a larger window or a faster destination would help."
 
 
-def _graded(warning: bool, critical: bool) -> Severity | None:
+def _grade(warning: bool, critical: bool) -> Severity | None:
     if critical:
         return Severity.CRITICAL
     return Severity.WARNING if warning else None
 
 
-def _messages(one: DestinationStatus, *names: str) -> str:
+def _format_count(one: DestinationStatus, *names: str) -> str:
     count = sum(getattr(one, name) for name in names)
     more = "+" if any(name in one.more for name in names) else ""
-    return f"{count:,}{more} {_said(count, 'message', 'messages')}"
+    return f"{count:,}{more} {_choose(count, 'message', 'messages')}"
 
 
-def _said(count: int, of_one: str, of_many: str) -> str:
-    return of_one if count == 1 else of_many
+def _choose(count: int, singular: str, plural: str) -> str:
+    return singular if count == 1 else plural
 
 
-def _rounded(length: timedelta) -> timedelta:
+def _round(length: timedelta) -> timedelta:
     return timedelta(seconds=round(length.total_seconds()))

@@ -1,22 +1,25 @@
-"""Spans: one when a message is published, one when it is delivered, one when it is handled, all in one trace.
+"""OpenTelemetry spans: publishing, delivery and handling of a message, all in one trace.
 
-Only the API is used: without an SDK nothing is recorded. The trace goes along in the message's own headers.
+Only the API is used: without an SDK nothing is recorded. The trace context travels in the message's own headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
+from pillarbox import telemetry as names
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.cloudevents import CloudEvent
+from pillarbox.consumer.telemetry import ConsumerTelemetry
+from pillarbox.contracts.store import FailedOutcome
 from pillarbox.errors import MissingExtra
 from pillarbox.message import SKIPPED_DESTINATION, Message
-from pillarbox.protocols import Trouble
-from pillarbox.telemetry import names
-from pillarbox.telemetry.seam import Telemetry
+from pillarbox.telemetry import Telemetry
+
+__all__ = ["OpenTelemetry", "TracingConsumerTelemetry", "is_recording", "publishing_span"]
 
 try:
     from opentelemetry import trace
@@ -25,42 +28,25 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("opentelemetry", extra="opentelemetry", needed_for="Tracing") from error
 
-__all__ = ["OpenTelemetry", "handling_span", "is_recording", "publishing_span"]
 
 _SYSTEM: Final = "pillarbox"
 _context = TraceContextTextMapPropagator()
 
 
 def is_recording() -> bool:
-    """Whether anybody has set up an SDK in this process, be it by `opentelemetry-instrument`."""
+    """Return whether an SDK is set up in this process, for example by `opentelemetry-instrument`."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
-def _tracer(provider: TracerProvider | None) -> Tracer:
+def _get_tracer(provider: TracerProvider | None) -> Tracer:
     return trace.get_tracer("pillarbox", tracer_provider=provider)
 
 
 @contextmanager
 def publishing_span(what: str, *, provider: TracerProvider | None = None) -> Iterator[None]:
-    """A producer span around `outbox.publish`: messages written inside carry it on."""
+    """Open a producer span around `outbox.publish`. Messages written inside carry it on."""
     attributes = {names.SYSTEM: _SYSTEM, names.OPERATION: "publish", names.OPERATION_TYPE: "create"}
-    with _tracer(provider).start_as_current_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=attributes):
-        yield
-
-
-@contextmanager
-def handling_span(consumer: str, event: CloudEvent, *, provider: TracerProvider | None = None) -> Iterator[None]:
-    """A consumer span around a handler, in the trace of the message and linked to where it was published."""
-    parent = _parent(event.headers)
-    attributes = {
-        **_attributes(event, topic=event.topic),
-        names.OPERATION: "process",
-        names.OPERATION_TYPE: "process",
-        names.CONSUMER_GROUP: consumer,
-    }
-    with _tracer(provider).start_as_current_span(
-        f"process {event.type}", context=parent, kind=SpanKind.CONSUMER, links=_links(parent), attributes=attributes
-    ):
+    with _get_tracer(provider).start_as_current_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=attributes):
         yield
 
 
@@ -71,19 +57,19 @@ class OpenTelemetry(Telemetry):
     """
 
     def __init__(self, *, provider: TracerProvider | None = None, clock: Clock | None = None) -> None:
-        self._tracer = _tracer(provider)
+        self._tracer = _get_tracer(provider)
         self._clock = clock or SystemClock()
 
-    def delivered(self, destination: str, messages: Sequence[Message]) -> None:
+    def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
         if destination != SKIPPED_DESTINATION:
             now = self._clock.now()
             for message in messages:
                 self._span(destination, message, now, attempt=message.attempts + 1)
 
-    def troubled(self, destination: str, message: Message, trouble: Trouble) -> None:
+    def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
         if destination != SKIPPED_DESTINATION:
             self._span(
-                destination, message, self._clock.now(), attempt=trouble.attempts, error=trouble.error or "failed"
+                destination, message, self._clock.now(), attempt=failure.attempts, error=failure.error or "failed"
             )
 
     def _span(
@@ -107,6 +93,32 @@ class OpenTelemetry(Telemetry):
         if error is not None:
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(end_time=_nanoseconds(now))
+
+
+class TracingConsumerTelemetry(ConsumerTelemetry):
+    """A consumer span around the handling of each message, in the trace of the message."""
+
+    def __init__(self, *, provider: TracerProvider | None = None) -> None:
+        self._provider = provider
+
+    def on_handling(self, consumer: str, event: CloudEvent) -> AbstractContextManager[None]:
+        return _handling_span(consumer, event, provider=self._provider)
+
+
+@contextmanager
+def _handling_span(consumer: str, event: CloudEvent, *, provider: TracerProvider | None = None) -> Iterator[None]:
+    """Open a consumer span in the trace of the message, linked to where it was published."""
+    parent = _parent(event.headers)
+    attributes = {
+        **_attributes(event, topic=event.topic),
+        names.OPERATION: "process",
+        names.OPERATION_TYPE: "process",
+        names.CONSUMER_GROUP: consumer,
+    }
+    with _get_tracer(provider).start_as_current_span(
+        f"process {event.type}", context=parent, kind=SpanKind.CONSUMER, links=_links(parent), attributes=attributes
+    ):
+        yield
 
 
 def _parent(headers: Mapping[str, str]) -> Any:

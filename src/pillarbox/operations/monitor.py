@@ -1,4 +1,4 @@
-"""What is going on, from the tables alone: the truth behind the command line, the metrics and the probes."""
+"""Status of all destinations and relays, read from the tables: for the command line, metrics, probes and alerts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,47 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.contracts.store import (
+    Activity,
+    Count,
+    MonitorStore,
+    OpenClaim,
+    Pause,
+    Registry,
+    RelayInfo,
+    Sample,
+    Selection,
+)
 from pillarbox.message import SKIPPED_DESTINATION, Message, State
-from pillarbox.protocols import Activity, Count, OpenClaim, Pause, Registry, RelayInfo, Sample, Selection, Store
 
-__all__ = ["STUCK_AFTER", "DestinationStatus", "Latency", "Monitor", "Status", "TopicStatus"]
+__all__ = [
+    "STUCK_AFTER",
+    "DestinationStatus",
+    "Latency",
+    "Monitor",
+    "Status",
+    "TopicStatus",
+    "build_destinations",
+    "compute_latency",
+]
 
-_MOST: Final = 100_000
 STUCK_AFTER: Final = timedelta(minutes=15)
+"""Age at which a claim counts as stuck: far above every send timeout."""
+_COUNT_LIMIT: Final = 100_000
 _WINDOW: Final = timedelta(hours=1)
-_RATED: Final = timedelta(minutes=1)
-_SECOND: Final = timedelta(seconds=1)
+_RATE_WINDOW: Final = timedelta(minutes=1)
+_SHORTEST_RATE_WINDOW: Final = timedelta(seconds=1)
 _NEAR_FAILURE: Final = 3
-_LISTED: Final = 50
-_SAMPLED: Final = 5_000
+_LIST_LIMIT: Final = 50
+_SAMPLE_LIMIT: Final = 5_000
 _STATES: Final = ("sending", "delivered", "failed", "skipped", "discarded")
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long deliveries took lately, from when each was due."""
+    """Time that recent deliveries took, each from when it was due."""
 
     count: int
-    """How many deliveries these figures are of."""
+    """Deliveries that these figures are computed from."""
     average: timedelta
     p50: timedelta
     p95: timedelta
@@ -37,7 +57,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one topic on their way to one destination."""
+    """Counts of one topic's messages for one destination."""
 
     topic: str
     due: int
@@ -51,11 +71,11 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One destination. Counts stop somewhere: those named in `more` mean "or more"."""
+    """Status of one destination. Counting stops at a limit: the counts named in `more` mean "or more"."""
 
     name: str
     topics: Sequence[TopicStatus]
-    """Of the first thousands only, where more wait: then they add up to less."""
+    """Counts by topic. Where counting stopped at its limit, they add up to less."""
     due: int
     later: int
     sending: int
@@ -64,7 +84,7 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     discarded: int
     oldest_due_at: datetime | None
-    """When the longest waiting one was due."""
+    """Time at which the longest waiting message was due."""
     latency: Latency | None
     """None: nothing was delivered in the window."""
     rate: float
@@ -76,10 +96,10 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     reachable: int
     """Those of them that can reach it."""
     lanes: int
-    """Lanes that somebody owns."""
+    """Lanes that a relay owns."""
     pause: Pause | None
     more: Sequence[str] = ()
-    """Which counts mean "or more", by their names here."""
+    """Names of the counts that mean "or more"."""
 
     @property
     def is_served(self) -> bool:
@@ -87,45 +107,48 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retry_rate(self) -> float:
-        """Failed attempts as a part of all attempts in the window."""
+        """Share of failed attempts among all attempts in the window, 0 to 1."""
         delivered = 0 if self.latency is None else self.latency.count
         attempts = delivered + self.attempts_failed
         return self.attempts_failed / attempts if attempts else 0.0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment of the store's clock."""
+    """Status of everything at one moment of the store's clock."""
 
     at: datetime
     destinations: Sequence[DestinationStatus]
     relays: Sequence[RelayInfo]
     stuck: Sequence[OpenClaim]
-    """Batches in a relay's hands for longer than they should be."""
+    """Claims that a relay has held for longer than it should."""
     near_failure: Sequence[Message]
-    """Messages that have few attempts left, without their payloads."""
-    counted_to: int = _MOST
+    """Pending messages after several failed attempts, without their payloads."""
+    counted_to: int = _COUNT_LIMIT
     window: timedelta = _WINDOW
     sampled: bool = False
     """Latency and retry rate are of the latest deliveries only: there were more in the window."""
 
     def oldest_age(self, destination: DestinationStatus) -> timedelta:
-        """How long the longest waiting message of a destination has been due; zero when none is."""
+        """Return for how long a destination's longest waiting message has been due; zero if none is."""
         at = destination.oldest_due_at
         return timedelta(0) if at is None else max(self.at - at, timedelta(0))
 
 
 class Monitor:
-    """Asks a store. The cost is bounded: no count looks at more than `counted_to` rows, no list is longer than 50."""
+    """Reads the status from a store.
+
+    Its cost is bounded: a count reads at most `counted_to` rows, and a list has at most 50 entries.
+    """
 
     def __init__(
         self,
-        store: Store,
+        store: MonitorStore,
         *,
         lease: timedelta = timedelta(seconds=10),
         window: timedelta = _WINDOW,
         stuck_after: timedelta = STUCK_AFTER,
         near_failure: int = _NEAR_FAILURE,
-        counted_to: int = _MOST,
+        counted_to: int = _COUNT_LIMIT,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -135,33 +158,33 @@ class Monitor:
         self._counted_to = counted_to
 
     async def status(self, *, served: Iterable[str] = ()) -> Status:
-        """The state of things. `served` are destinations to show also when nothing is known of them."""
+        """Read the status. `served` are destinations to include even if the tables have nothing about them."""
         store = self._store
         registry = await store.registry(lease=self._lease)
         counts = await store.counts(limit=self._counted_to)
         oldest = await store.oldest_due()
-        activity = await store.activity(window=self._window, limit=_SAMPLED)
+        activity = await store.activity(window=self._window, limit=_SAMPLE_LIMIT)
         pauses = {pause.destination: pause for pause in await store.pauses()}
         return Status(
             at=registry.now,
-            destinations=destinations_of(counts, oldest, activity, registry, pauses, served=served),
+            destinations=build_destinations(counts, oldest, activity, registry, pauses, served=served),
             relays=registry.relays,
-            stuck=await store.claims(older_than=self._stuck_after, limit=_LISTED),
-            near_failure=await self._near(),
+            stuck=await store.claims(older_than=self._stuck_after, limit=_LIST_LIMIT),
+            near_failure=await self._find_near_failure(),
             counted_to=self._counted_to,
             window=self._window,
             sampled=not activity.complete,
         )
 
-    async def _near(self) -> Sequence[Message]:
+    async def _find_near_failure(self) -> Sequence[Message]:
         selection = Selection(states=[State.PENDING], min_attempts=self._near_failure)
-        return await self._store.find(selection, limit=_LISTED, payloads=False)
+        return await self._store.find(selection, limit=_LIST_LIMIT, payloads=False)
 
 
-# --- pure ----------------------------------------------------------------------------------------
+# --- pure ---
 
 
-def destinations_of(
+def build_destinations(
     counts: Sequence[Count],
     oldest: Mapping[str, datetime],
     activity: Activity,
@@ -170,15 +193,15 @@ def destinations_of(
     *,
     served: Iterable[str],
 ) -> Sequence[DestinationStatus]:
-    """One entry per destination that anything is known of, by name. The reserved one is shown only if it has some."""
-    named = {name for relay in registry.relays for name in relay.destinations} - {SKIPPED_DESTINATION}
-    names = {*served, *named, *oldest, *pauses, *(count.destination for count in counts)}
+    """Build the status of every known destination, by name; of the reserved one only if it has messages."""
+    in_registry = {name for relay in registry.relays for name in relay.destinations} - {SKIPPED_DESTINATION}
+    names = {*served, *in_registry, *oldest, *pauses, *(count.destination for count in counts)}
     samples: dict[str, list[Sample]] = defaultdict(list)
     for sample in activity.delivered:
         samples[sample.destination].append(sample)
-    since = _rated_since(activity, registry.now)
+    since = _start_of_rate_window(activity, registry.now)
     return [
-        _destination(
+        _build_destination(
             name,
             counts=[count for count in counts if count.destination == name],
             oldest_due_at=oldest.get(name),
@@ -192,7 +215,7 @@ def destinations_of(
     ]
 
 
-def _destination(
+def _build_destination(
     name: str,
     *,
     counts: Sequence[Count],
@@ -204,16 +227,16 @@ def _destination(
     pause: Pause | None,
 ) -> DestinationStatus:
     topics = [
-        TopicStatus(topic=topic, **_summed([count for count in counts if count.topic == topic]))
+        TopicStatus(topic=topic, **_sum_counts([count for count in counts if count.topic == topic]))
         for topic in sorted({count.topic for count in counts if count.topic is not None})
     ]
     return DestinationStatus(
         name=name,
         topics=topics,
-        **_summed(counts),
-        more=[name for name, parts in _parts(counts).items() if any(part.more for part in parts)],
+        **_sum_counts(counts),
+        more=[name for name, group in _group_counts(counts).items() if any(count.more for count in group)],
         oldest_due_at=oldest_due_at,
-        latency=latency_of([sample.latency for sample in samples]),
+        latency=compute_latency([sample.latency for sample in samples]),
         rate=sum(sample.at > since for sample in samples) / (registry.now - since).total_seconds(),
         attempts_failed=attempts_failed,
         relays=sum(name in relay.destinations for relay in registry.relays),
@@ -223,40 +246,42 @@ def _destination(
     )
 
 
-def _rated_since(activity: Activity, now: datetime) -> datetime:
-    """A minute ago; or, where a minute had more deliveries than were looked at, the first of those."""
-    since = now - _RATED
+def _start_of_rate_window(activity: Activity, now: datetime) -> datetime:
+    """Return the time from which deliveries are counted for the rate: a minute ago, or the oldest sample if later."""
+    since = now - _RATE_WINDOW
     if activity.delivered and not activity.complete:
         since = max(since, activity.delivered[-1].at)
-    return min(since, now - _SECOND)
+    return min(since, now - _SHORTEST_RATE_WINDOW)
 
 
-def _summed(counts: Sequence[Count]) -> dict[str, int]:
-    return {name: sum(part.count for part in parts) for name, parts in _parts(counts).items()}
+def _sum_counts(counts: Sequence[Count]) -> dict[str, int]:
+    return {name: sum(count.count for count in group) for name, group in _group_counts(counts).items()}
 
 
-def _parts(counts: Sequence[Count]) -> dict[str, list[Count]]:
-    """By the names that a status gives them: pending ones are due, or wait for later."""
-    parts: dict[str, list[Count]] = {name: [] for name in ("due", "later", *_STATES)}
+def _group_counts(counts: Sequence[Count]) -> dict[str, list[Count]]:
+    """Group counts by their names in a status: pending messages are `due` or `later`."""
+    groups: dict[str, list[Count]] = {name: [] for name in ("due", "later", *_STATES)}
     for count in counts:
-        waits = "due" if count.due else "later"
-        parts[waits if count.state is State.PENDING else count.state.value].append(count)
-    return parts
+        name = count.state.value
+        if count.state is State.PENDING:
+            name = "due" if count.due else "later"
+        groups[name].append(count)
+    return groups
 
 
-def latency_of(latencies: Sequence[timedelta]) -> Latency | None:
-    """Average and percentiles, each the latency of a delivery that there was; None of none."""
+def compute_latency(latencies: Sequence[timedelta]) -> Latency | None:
+    """Compute average and percentiles, each percentile the latency of a real delivery; None without deliveries."""
     if not latencies:
         return None
     ordered = sorted(latencies)
 
-    def at(part: float) -> timedelta:
-        return ordered[min(len(ordered) - 1, max(0, -int(-part * len(ordered) // 1) - 1))]
+    def percentile(share: float) -> timedelta:
+        return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
     return Latency(
         count=len(ordered),
         average=sum(ordered, timedelta(0)) / len(ordered),
-        p50=at(0.50),
-        p95=at(0.95),
-        p99=at(0.99),
+        p50=percentile(0.50),
+        p95=percentile(0.95),
+        p99=percentile(0.99),
     )

@@ -1,1 +1,0 @@
-"""Whether a relay lives and can work, told over HTTP."""

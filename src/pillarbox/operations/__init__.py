@@ -1,0 +1,55 @@
+"""Watching over a running outbox: status, alerts, probes, metrics and traces. Each part is imported when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pillarbox.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
+    from pillarbox.operations.health import HealthApp, HealthServer, Probes
+    from pillarbox.operations.monitor import Monitor, Status
+    from pillarbox.operations.opentelemetry import OpenTelemetry, TracingConsumerTelemetry, publishing_span
+    from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "Alert": "pillarbox.operations.alerts",
+            "HealthApp": "pillarbox.operations.health",
+            "HealthServer": "pillarbox.operations.health",
+            "Monitor": "pillarbox.operations.monitor",
+            "OpenTelemetry": "pillarbox.operations.opentelemetry",
+            "Probes": "pillarbox.operations.health",
+            "PrometheusConsumerTelemetry": "pillarbox.operations.prometheus",
+            "PrometheusTelemetry": "pillarbox.operations.prometheus",
+            "Status": "pillarbox.operations.monitor",
+            "StatusCollector": "pillarbox.operations.prometheus",
+            "Thresholds": "pillarbox.operations.alerts",
+            "TracingConsumerTelemetry": "pillarbox.operations.opentelemetry",
+            "find_alerts": "pillarbox.operations.alerts",
+            "publishing_span": "pillarbox.operations.opentelemetry",
+        },
+    )
+
+__all__ = [
+    "Alert",
+    "HealthApp",
+    "HealthServer",
+    "Monitor",
+    "OpenTelemetry",
+    "Probes",
+    "PrometheusConsumerTelemetry",
+    "PrometheusTelemetry",
+    "Status",
+    "StatusCollector",
+    "Thresholds",
+    "TracingConsumerTelemetry",
+    "find_alerts",
+    "publishing_span",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,46 @@
+"""Changes of many messages at once: redrive, replay, discard, defer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from pillarbox.contracts.store import Action, BulkResult, OperatorStore, Selection
+
+__all__ = ["BATCH_SIZE", "ChangeBatch", "change_all", "describe_left_alone", "describe_result", "format_count"]
+
+BATCH_SIZE: Final = 1_000
+"""Messages that one transaction changes: long ones would hold up the relays."""
+
+ChangeBatch: TypeAlias = Callable[[OperatorStore, Selection], Awaitable[BulkResult]]
+"""Changes the first `BATCH_SIZE` messages of a selection."""
+
+
+async def change_all(store: OperatorStore, selection: Selection, change: ChangeBatch) -> BulkResult:
+    """Change all messages of the selection, batch after batch in the order of their ids; return the total."""
+    count = without_payload = 0
+    while True:
+        result = await change(store, selection)
+        count, without_payload = count + result.count, without_payload + result.without_payload
+        if result.count + result.without_payload < BATCH_SIZE:
+            return BulkResult(count, result.last_id, without_payload)
+        selection = msgspec.structs.replace(selection, after=result.last_id)
+
+
+def describe_result(action: Action, result: BulkResult) -> str:
+    """Say how many messages were changed, and how many could not be."""
+    return f"{format_count(result.count)} {action.value}.{describe_left_alone(result)}"
+
+
+def describe_left_alone(result: BulkResult) -> str:
+    """Say how many messages could not be changed; nothing if all were."""
+    if not result.without_payload:
+        return ""
+    return f" {result.without_payload:,} were left alone: their payload was not kept."
+
+
+def format_count(count: int) -> str:
+    """Format a number of messages: `1 message`, `2,000 messages`."""
+    return "1 message" if count == 1 else f"{count:,} messages"

@@ -1,0 +1,390 @@
+"""Probes and metrics of a relay over HTTP: `/livez`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from pillarbox.contracts.store import MonitorStore, OpenClaim, Registry
+from pillarbox.durations import format_duration
+from pillarbox.errors import ConfigError, MissingExtra, PillarboxError
+from pillarbox.message import SKIPPED_DESTINATION
+from pillarbox.operations.monitor import STUCK_AFTER, Monitor, Status
+from pillarbox.relay.relay import RelayHealth
+
+__all__ = [
+    "HealthApp",
+    "HealthServer",
+    "ProbeResult",
+    "Probes",
+    "RelayState",
+    "check_liveness",
+    "check_readiness",
+    "parse_address",
+]
+
+T = TypeVar("T")
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Response: TypeAlias = tuple[int, str, bytes]
+"""Status, content type and body."""
+
+
+class HealthApp:
+    """ASGI app that answers GET and HEAD. Shows counts and names of destinations, no message and no URL.
+
+    `collectors` are what `/metrics` shows beside the status of the tables; without `prometheus_client` it is 404.
+    """
+
+    def __init__(self, probes: Probes, *, collectors: Sequence[object] = ()) -> None:
+        self._probes = probes
+        self._metrics = _Metrics(probes, collectors)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._handle_lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": f"{scope['type']}.close"})
+            return
+        # The last part of the path: the app may be mounted anywhere.
+        status, content_type, body = await self.respond(scope["method"], scope["path"].rpartition("/")[2])
+        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode()),
+                   (b"cache-control", b"no-store")]  # fmt: skip
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def close(self) -> None:
+        """Close the store. An app that is served by itself does so at shutdown; one that is mounted is not told."""
+        await self._probes.close()
+
+    async def respond(self, method: str, name: str) -> Response:
+        """Answer one request."""
+        if method not in ("GET", "HEAD"):
+            return _to_text_response(405, "Ask with GET.")
+        match name:
+            case "livez":
+                return _to_response(await self._probes.check_liveness())
+            case "readyz":
+                return _to_response(await self._probes.check_readiness())
+            case "metrics":
+                return await self._metrics.respond()
+        return _to_text_response(404, "There are /livez, /readyz and /metrics here.")
+
+    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.shutdown":
+                await self.close()
+            await send({"type": f"{event['type']}.complete"})
+            if event["type"] == "lifespan.shutdown":
+                return
+
+
+class _Metrics:
+    """The page for Prometheus."""
+
+    def __init__(self, probes: Probes, collectors: Sequence[object]) -> None:
+        self._probes = probes
+        self._render: Callable[[], Response] | None = None
+        try:
+            from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+            from pillarbox.operations.prometheus import StatusCollector
+        except (ModuleNotFoundError, MissingExtra):
+            return
+        registry = CollectorRegistry(auto_describe=False)
+        self._status = StatusCollector()
+        for collector in (self._status, *collectors):
+            registry.register(collector)  # type: ignore[arg-type]
+        self._render = lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry))
+
+    async def respond(self) -> Response:
+        if self._render is None:
+            return _to_text_response(404, 'Metrics need prometheus_client: pip install "pillarbox[prometheus]".')
+        self._status.status = await self._probes.status()
+        return self._render()
+
+
+def _to_response(result: ProbeResult) -> Response:
+    body = {"status": "ok" if result.ok else "failed", "reasons": list(result.reasons)}
+    return 200 if result.ok else 503, "application/json", msgspec.json.encode(body)
+
+
+def _to_text_response(status: int, text: str) -> Response:
+    return status, "text/plain; charset=utf-8", text.encode()
+
+
+# --- probes ---
+
+_STUCK_LIMIT: Final = 50
+_FRESH_FOR: Final = 1.0
+"""Seconds for which an answer of the store is reused: probes and scrapes must not load the database."""
+_STORE_TIMEOUT: Final = 2.0
+"""Seconds in which the store must answer: a platform that gets no answer takes the relay for dead."""
+
+
+class Probes:
+    """Liveness and readiness of one relay.
+
+    `store` must have a connection of its own: a relay that hangs must not make its probes hang.
+    """
+
+    def __init__(self, store: MonitorStore, health: Callable[[], RelayHealth]) -> None:
+        self._store = store
+        self._health = health
+        self._tables = _Cached(self._read_tables)
+        self._status = _Cached(self._read_status)
+        self._opening = asyncio.Lock()
+        self._is_open = False
+
+    async def close(self) -> None:
+        self._tables.cancel()
+        self._status.cancel()
+        await self._store.close()
+
+    async def check_liveness(self) -> ProbeResult:
+        return check_liveness(await self._read_state())
+
+    async def check_readiness(self) -> ProbeResult:
+        return check_readiness(await self._read_state())
+
+    async def status(self) -> Status | None:
+        """Return the status; the last one while the store cannot be reached, None before the first."""
+        await self._status.get()
+        return self._status.latest
+
+    async def _read_state(self) -> RelayState:
+        tables = await self._tables.get() or _Tables(error=f"it did not answer within {_STORE_TIMEOUT:g} s")
+        health = self._health()
+        return RelayState(
+            relay_id=health.relay_id,
+            stopping=health.stopping,
+            idle_for=health.idle_for,
+            lease=health.lease,
+            registry=tables.registry,
+            stuck=[claim for claim in tables.stuck if claim.relay_id == health.relay_id],
+            store_error=tables.error,
+        )
+
+    async def _read_tables(self) -> _Tables:
+        try:
+            await self._open_once()
+            registry = await self._store.registry(lease=self._health().lease)
+            return _Tables(registry, await self._store.claims(older_than=STUCK_AFTER, limit=_STUCK_LIMIT))
+        except PillarboxError as error:
+            return _Tables(error=str(error))
+
+    async def _read_status(self) -> Status | None:
+        try:
+            await self._open_once()
+            return await Monitor(self._store, lease=self._health().lease).status()
+        except PillarboxError:
+            return self._status.latest
+
+    async def _open_once(self) -> None:
+        async with self._opening:
+            if not self._is_open:
+                await self._store.open()
+                self._is_open = True
+
+
+class _Tables(msgspec.Struct, frozen=True):
+    """Rows that the probes need; without a registry, the reason why they could not be read."""
+
+    registry: Registry | None = None
+    stuck: Sequence[OpenClaim] = ()
+    error: str | None = None
+
+
+class _Cached(Generic[T]):
+    """Result of a query that runs once for everybody who waits for it, and is reused for a moment."""
+
+    def __init__(self, query: Callable[[], Awaitable[T]]) -> None:
+        self._query = query
+        self._task: asyncio.Task[T] | None = None
+        self._at = 0.0
+        self.latest: T | None = None
+
+    async def get(self) -> T | None:
+        """Return a fresh result, or None if there is none in time.
+
+        After that the query goes on, and the next caller waits for it too. It is not cancelled: a driver that has to
+        interrupt a server which does not answer may hang over that itself.
+        """
+        if self.latest is not None and time.monotonic() - self._at <= _FRESH_FOR:
+            return self.latest
+        if self._task is None:
+            self._task = asyncio.create_task(self._run_query())
+        task = self._task
+        await asyncio.wait({task}, timeout=_STORE_TIMEOUT)
+        return task.result() if task.done() else None
+
+    async def _run_query(self) -> T:
+        try:
+            self.latest = await self._query()
+            self._at = time.monotonic()
+            return self.latest
+        finally:
+            self._task = None
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+# --- what the probes decide: pure ---
+
+
+class RelayState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one relay at one moment, from its process and from the tables."""
+
+    relay_id: UUID | None
+    """None: it has not entered the registry yet."""
+    stopping: bool
+    idle_for: float
+    """Seconds since the relay's loop last made progress, by the process's own clock."""
+    lease: timedelta
+    registry: Registry | None
+    """None: the store cannot be reached."""
+    stuck: Sequence[OpenClaim] = ()
+    """Its own claims that are older than they should be."""
+    store_error: str | None = None
+    """The reason why the store cannot be reached."""
+
+    @property
+    def is_registered(self) -> bool:
+        return self.registry is not None and any(relay.relay_id == self.relay_id for relay in self.registry.relays)
+
+
+class ProbeResult(msgspec.Struct, frozen=True):
+    """Result of a probe, and every reason why it failed."""
+
+    ok: bool
+    reasons: Sequence[str] = ()
+
+
+def check_liveness(state: RelayState) -> ProbeResult:
+    """Fail only for what a restart would mend: a loop that hangs, messages that are stuck in its hands.
+
+    A database that is away is no reason: a new process would not reach it either.
+    """
+    reasons = []
+    if state.idle_for > 3 * state.lease.total_seconds():
+        idle = timedelta(seconds=round(state.idle_for))
+        reasons.append(f"its loop has not turned for {format_duration(idle)}")
+    elif state.registry is not None and state.relay_id is not None and not state.stopping and not state.is_registered:
+        reasons.append("it is not alive in the registry: it did not renew its lease")
+    if state.stuck:
+        count = sum(len(claim.message_ids) for claim in state.stuck)
+        reasons.append(f"{count} messages have been in its hands for over {format_duration(STUCK_AFTER)}")
+    return ProbeResult(not reasons, reasons)
+
+
+def check_readiness(state: RelayState) -> ProbeResult:
+    """Succeed when the relay is alive and reaches the store and every destination it serves."""
+    if state.stopping:
+        return ProbeResult(False, ["it is stopping"])
+    if state.registry is None:
+        return ProbeResult(False, [f"the store cannot be reached: {state.store_error}"])
+    if state.relay_id is None:
+        return ProbeResult(False, ["it is starting"])
+    own = [relay for relay in state.registry.relays if relay.relay_id == state.relay_id]
+    if not own:
+        return ProbeResult(False, ["it is not alive in the registry: it did not renew its lease"])
+    unreachable = sorted(set(own[0].destinations) - set(own[0].reachable) - {SKIPPED_DESTINATION})
+    reasons = [f"the destination {name} cannot be reached" for name in unreachable]
+    return ProbeResult(not reasons, reasons)
+
+
+# --- a server for a relay that runs by itself ---
+
+_STOP_TIMEOUT: Final = 5.0
+_REQUEST_TIMEOUT: Final = 15.0
+_REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split `127.0.0.1:9464`, `[::1]:9464` or `:9464`, which is loopback."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) < 65_536:
+        raise ConfigError(f"{text!r} is not an address to serve at: write 127.0.0.1:9464.")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+class HealthServer:
+    """Serves a `HealthApp` in a thread of its own: it answers while the relay's loop hangs."""
+
+    def __init__(self, build_app: Callable[[], HealthApp], *, host: str, port: int) -> None:
+        self._build_app = build_app
+        self._host = host
+        self.port = port
+        """The port it listens at once it is started, where 0 was given for a free one."""
+        self._ready = threading.Event()
+        self._error: OSError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="pillarbox-health", daemon=True)
+
+    def start(self) -> None:
+        """Listen; `ConfigError` if the address is taken or belongs to another machine."""
+        self._thread.start()
+        self._ready.wait(30)
+        if self._error is not None:
+            raise ConfigError(
+                f"Probes cannot be served at {self._host}:{self.port}: {self._error.strerror or self._error}."
+            ) from self._error
+
+    def stop(self) -> None:
+        """Stop listening, and wait until the thread has ended."""
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(stop.set)
+            self._thread.join(_STOP_TIMEOUT)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = self._build_app()
+        try:
+            server = await asyncio.start_server(lambda *pair: _respond(app, *pair), self._host, self.port)
+        except OSError as error:
+            self._error = error
+            await app.close()
+            self._ready.set()
+            return
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        async with server:
+            await self._stop.wait()
+        await app.close()
+
+
+async def _respond(app: HealthApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request and close the connection. A malformed request does not affect the next."""
+    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(_REQUEST_TIMEOUT):
+            head = await reader.readuntil(b"\r\n\r\n")
+            method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+            path = rest.partition(" ")[0].partition("?")[0]
+            status, content_type, body = await app.respond(method, path.removeprefix("/"))
+            lines = (
+                f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: {content_type}\r\n"
+                f"content-length: {len(body)}\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
+            )
+            writer.write(lines.encode() + (b"" if method == "HEAD" else body))
+            await writer.drain()
+    writer.close()

@@ -1,0 +1,290 @@
+"""Telemetry of the relay: the callbacks, log lines, and the names of metrics and span attributes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pillarbox.contracts.store import FailedOutcome
+from pillarbox.message import Message
+
+__all__ = [
+    "ATTEMPT",
+    "ATTEMPTS_FAILED",
+    "BODY_SIZE",
+    "BREAKER_OPEN",
+    "CONSUMER_GROUP",
+    "CONVERSATION_ID",
+    "DELIVERED",
+    "DESTINATION",
+    "DESTINATION_SERVED",
+    "FAILED",
+    "FAILED_NOW",
+    "FENCED",
+    "INBOX_DUPLICATES",
+    "INBOX_FAILED",
+    "INBOX_HANDLED",
+    "INBOX_RETRIED",
+    "LATENCY",
+    "LATENCY_BUCKETS",
+    "LEASES",
+    "MAX_AGE",
+    "MESSAGE_ID",
+    "OPERATION",
+    "OPERATION_TYPE",
+    "PAUSED",
+    "RELAYS",
+    "RETURNED",
+    "STUCK",
+    "SYSTEM",
+    "TOPIC",
+    "TYPE",
+    "UNSENT",
+    "CompositeTelemetry",
+    "LoggingTelemetry",
+    "Telemetry",
+]
+
+
+# Metrics. Counters get the suffix `_total` from the client library.
+UNSENT: Final = "outbox_unsent_count"
+MAX_AGE: Final = "outbox_max_age_seconds"
+STUCK: Final = "outbox_stuck_count"
+FAILED_NOW: Final = "outbox_failed_count"
+DELIVERED: Final = "outbox_delivered"
+FAILED: Final = "outbox_failed"
+ATTEMPTS_FAILED: Final = "outbox_retried"
+RETURNED: Final = "outbox_returned"
+FENCED: Final = "outbox_fenced"
+LATENCY: Final = "outbox_delivery_latency_seconds"
+BREAKER_OPEN: Final = "outbox_breaker_open"
+PAUSED: Final = "outbox_paused"
+LEASES: Final = "outbox_leases"
+RELAYS: Final = "outbox_relays"
+DESTINATION_SERVED: Final = "outbox_destination_relays"
+INBOX_HANDLED: Final = "inbox_handled"
+INBOX_DUPLICATES: Final = "inbox_duplicates"
+INBOX_FAILED: Final = "inbox_failed"
+INBOX_RETRIED: Final = "inbox_retried"
+
+LATENCY_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds."""
+
+# Span attributes, from OpenTelemetry's conventions for messaging where they have one.
+SYSTEM: Final = "messaging.system"
+OPERATION: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+MESSAGE_ID: Final = "messaging.message.id"
+CONVERSATION_ID: Final = "messaging.message.conversation_id"
+BODY_SIZE: Final = "messaging.message.body.size"
+CONSUMER_GROUP: Final = "messaging.consumer.group.name"
+ATTEMPT: Final = "pillarbox.attempt"
+TOPIC: Final = "pillarbox.topic"
+TYPE: Final = "pillarbox.type"
+
+
+class Telemetry:
+    """Callbacks of a relay. Each does nothing: override those of interest. They are called per batch where possible."""
+
+    def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
+        """The destination acknowledged these."""
+
+    def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
+        """A message was not delivered: it waits for another attempt, is held, or failed."""
+
+    def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
+        """Messages returned to the table unchanged: no attempt was spent."""
+
+    def on_settled(self, destination: str, *, delivered: int, failed: int) -> None:
+        """A batch of outcomes was recorded."""
+
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+        """The destination is down, and nothing is sent to it for that long."""
+
+    def on_breaker_closed(self, destination: str) -> None:
+        """The destination answers again."""
+
+    def on_paused(self, destination: str, *, reason: str) -> None:
+        """The destination was paused."""
+
+    def on_resumed(self, destination: str) -> None:
+        """The destination was resumed."""
+
+    def on_lanes_taken(self, destination: str, partitions: Iterable[int], *, inherited: int) -> None:
+        """The relay owns more lanes, and so many messages that dead relays had in flight."""
+
+    def on_lanes_released(self, destination: str, partitions: Iterable[int]) -> None:
+        """The relay released lanes to others."""
+
+    def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
+        """A write was refused, because another relay owns those lanes."""
+
+    def on_lease_lost(self, *, reason: str) -> None:
+        """The relay dropped everything and starts again under a new id."""
+
+    def on_store_failed(self, what: str, error: Exception) -> None:
+        """The store could not be reached; the call is repeated."""
+
+    def on_duty_failed(self, what: str, error: Exception) -> None:
+        """A duty such as cleaning failed; it is repeated at its next turn."""
+
+    def on_cleaned(self, *, messages: int, inbox: int) -> None:
+        """The janitor removed closed messages and dedup records."""
+
+
+log: Final = logging.getLogger("pillarbox.relay")
+
+
+class LoggingTelemetry(Telemetry):
+    """Logs every call. The fields are in `extra`, where a JSON formatter finds them."""
+
+    def __init__(self, *, deliveries: int = logging.DEBUG) -> None:
+        self._deliveries = deliveries
+        """Level of the line for each single delivery."""
+
+    def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
+        if log.isEnabledFor(self._deliveries):
+            for message in messages:
+                fields = _fields(destination, message)
+                log.log(self._deliveries, "delivered %s to %s", message.message_id, destination, extra=fields)
+
+    def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
+        fields = _fields(destination, message) | {"attempt": failure.attempts, "error": failure.error}
+        match failure.waits:
+            case None:
+                text = f"{failure.state.value} %s to %s after %d attempts: %s"
+            case "held":
+                text = "held %s to %s after %d attempts, its key waits: %s"
+            case _:
+                text = "will retry %s to %s after attempt %d: %s"
+        log.warning(text, message.message_id, destination, failure.attempts, failure.error, extra=fields)
+
+    def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
+        log.info("gave %d messages for %s back: %s", len(messages), destination, reason, extra=_fields(destination))
+
+    def on_settled(self, destination: str, *, delivered: int, failed: int) -> None:
+        extra = _fields(destination) | {"delivered": delivered, "troubled": failed}
+        log.info("settled %d delivered, %d troubled for %s", delivered, failed, destination, extra=extra)
+
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+        extra = _fields(destination) | {"error": reason, "seconds": seconds}
+        log.warning("%s is down, trying again in %.1f s: %s", destination, seconds, reason, extra=extra)
+
+    def on_breaker_closed(self, destination: str) -> None:
+        log.warning("%s answers again", destination, extra=_fields(destination))
+
+    def on_paused(self, destination: str, *, reason: str) -> None:
+        log.warning("%s is paused: %s", destination, reason, extra=_fields(destination))
+
+    def on_resumed(self, destination: str) -> None:
+        log.warning("%s is resumed", destination, extra=_fields(destination))
+
+    def on_lanes_taken(self, destination: str, partitions: Iterable[int], *, inherited: int) -> None:
+        lanes = sorted(partitions)
+        extra = _fields(destination) | {"lanes": lanes, "inherited": inherited}
+        log.info("took %d lanes of %s, inherited %d messages", len(lanes), destination, inherited, extra=extra)
+
+    def on_lanes_released(self, destination: str, partitions: Iterable[int]) -> None:
+        lanes = sorted(partitions)
+        log.info("left %d lanes of %s", len(lanes), destination, extra=_fields(destination) | {"lanes": lanes})
+
+    def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
+        lanes = sorted(partitions)
+        extra = _fields(destination) | {"lanes": lanes}
+        log.error("refused: another relay owns lanes %s of %s", lanes, destination, extra=extra)
+
+    def on_lease_lost(self, *, reason: str) -> None:
+        log.error("the lease is lost, starting again under a new id: %s", reason)
+
+    def on_store_failed(self, what: str, error: Exception) -> None:
+        log.warning("%s failed, trying again: %s", what, error, extra={"error": str(error)})
+
+    def on_duty_failed(self, what: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("%s failed, trying again later: %s", what, reason, extra={"error": reason})
+
+    def on_cleaned(self, *, messages: int, inbox: int) -> None:
+        if messages or inbox:
+            log.info("cleaned %d closed messages, %d inbox records", messages, inbox)
+
+
+class CompositeTelemetry(Telemetry):
+    """Passes every call on to several telemetries, in order."""
+
+    def __init__(self, *telemetries: Telemetry) -> None:
+        self._telemetries = telemetries
+
+    def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_delivered(destination, messages)
+
+    def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_failed(destination, message, failure)
+
+    def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_returned(destination, messages, reason=reason)
+
+    def on_settled(self, destination: str, *, delivered: int, failed: int) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_settled(destination, delivered=delivered, failed=failed)
+
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_breaker_opened(destination, reason=reason, seconds=seconds)
+
+    def on_breaker_closed(self, destination: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_breaker_closed(destination)
+
+    def on_paused(self, destination: str, *, reason: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_paused(destination, reason=reason)
+
+    def on_resumed(self, destination: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_resumed(destination)
+
+    def on_lanes_taken(self, destination: str, partitions: Iterable[int], *, inherited: int) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_lanes_taken(destination, partitions, inherited=inherited)
+
+    def on_lanes_released(self, destination: str, partitions: Iterable[int]) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_lanes_released(destination, partitions)
+
+    def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_fenced(destination, partitions)
+
+    def on_lease_lost(self, *, reason: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_lease_lost(reason=reason)
+
+    def on_store_failed(self, what: str, error: Exception) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_store_failed(what, error)
+
+    def on_duty_failed(self, what: str, error: Exception) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_duty_failed(what, error)
+
+    def on_cleaned(self, *, messages: int, inbox: int) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_cleaned(messages=messages, inbox=inbox)
+
+
+def _fields(destination: str, message: Message | None = None) -> dict[str, object]:
+    if message is None:
+        return {"destination": destination}
+    return {
+        "destination": destination,
+        "message_id": str(message.message_id),
+        "correlation_id": message.correlation_id,
+        "type": message.type,
+        "topic": message.topic,
+        "attempt": message.attempts + 1,
+    }

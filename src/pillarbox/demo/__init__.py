@@ -1,7 +1,6 @@
-"""The demo: orders, relays that are killed, a consumer that goes down, and a verdict. Real processes all of them.
+"""The demo: orders, relays that are killed, a consumer that goes down, and a result. All of them are real processes.
 
-`director` runs the story that `story` and `script` decide, with the processes of `cast`;
-`judge` reads the databases afterwards.
+`scenario` decides what happens, `runner` makes it happen, `result` compares what was committed with what took effect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs a module as a program that ends with the demo: `python -m pillarbox.demo.leash MODULE ARGUMENT…`
 
-The director holds the other end of standard input. When it dies, however it dies, the pipe closes, and so nothing that
+The runner holds the other end of standard input. When it dies, however it dies, the pipe closes, and so nothing that
 the demo started outlives it.
 """
 

@@ -1,4 +1,4 @@
-"""The processes of the demo: started, killed and stopped by the director, and only these."""
+"""The processes of the demo: started, killed and stopped by the runner, and only these."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 from pillarbox.errors import PillarboxError
 
-__all__ = ["Process", "environment"]
+__all__ = ["Process", "build_environment"]
 
 
-def environment(settings: Mapping[str, str]) -> dict[str, str]:
+def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Our own without what would configure Pillarbox, and with these settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PILLARBOX_")} | dict(settings)
 
 
 class Process:
-    """One part in the story. It can be killed and started again; what it says goes to a file named after it."""
+    """One process. It can be killed and started again; its output goes to a file named after it."""
 
     def __init__(
         self, name: str, *, module: str, arguments: Sequence[str], folder: Path, settings: Mapping[str, str]
@@ -28,7 +28,7 @@ class Process:
         self.name = name
         self._command = [sys.executable, "-m", "pillarbox.demo.leash", module, *arguments]
         self._folder = folder
-        self._environment = environment(settings)
+        self._environment = build_environment(settings)
         self._running: subprocess.Popen[bytes] | None = None
 
     @property
@@ -41,7 +41,7 @@ class Process:
         return self._running.pid if self._running is not None else None
 
     def start(self) -> None:
-        """In a session of its own: a Ctrl-C is for the director, which stops the others."""
+        """Start it in a session of its own: a Ctrl-C is for the runner, which stops the others."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(  # noqa: S603 - our own module
                 self._command,
@@ -73,7 +73,9 @@ class Process:
         """Whether it came to its end by itself, and well. `PillarboxError` when it ended otherwise."""
         code = self._running.poll() if self._running is not None else None
         if code:
-            raise PillarboxError(f"The {self.name} ended with code {code}, and was not asked to: {self._last_words()}")
+            raise PillarboxError(
+                f"The {self.name} ended with code {code}, and was not asked to: {self._read_last_line()}"
+            )
         return code == 0
 
     def _end(self) -> None:
@@ -83,6 +85,6 @@ class Process:
                 self._running.stdin.close()
             self._running = None
 
-    def _last_words(self) -> str:
+    def _read_last_line(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing."

@@ -4,61 +4,428 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import sys
-from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from pillarbox.demo.books import Book, book_at
-from pillarbox.demo.story import Attempt, Story, attempts
-from pillarbox.names import Names
-from pillarbox.stores.urls import store_url
+from pillarbox.demo.result import Order
+from pillarbox.demo.scenario import PlannedOrder, Scenario, plan_orders
+from pillarbox.errors import ConfigError
+from pillarbox.events import Types
+from pillarbox.message import Names
+from pillarbox.outbox import Outbox
+from pillarbox.stores.mariadb.connection import connect
+from pillarbox.stores.mariadb.connection import map_errors as map_mariadb_errors
+from pillarbox.stores.postgres.connection import map_errors
+from pillarbox.stores.postgres.driver import Connection, load_driver
+from pillarbox.stores.urls import StoreUrl, parse_store_url
 
-__all__ = ["MODULE", "arguments"]
+__all__ = [
+    "CONSUMER",
+    "DESTINATION",
+    "MODULE",
+    "QUICK",
+    "AcceptedOrder",
+    "MariadbShop",
+    "OrderPlaced",
+    "PostgresShop",
+    "RolledBack",
+    "ShopDatabase",
+    "ShopRecords",
+    "SqliteShop",
+    "arguments",
+    "build_event",
+    "build_outbox",
+    "open_shop_database",
+]
+
+DESTINATION: Final = "orders"
+CONSUMER: Final = "demo"
+_TYPES: Final = Types()
+
+
+@_TYPES.event("demo.order_placed", topic="orders", key="customer", subject="order_id")
+class OrderPlaced(msgspec.Struct, frozen=True):
+    """The event. Orders of one customer are delivered in order."""
+
+    order_id: str
+    customer: str
+    number: int
+    amount: int
+
+
+class AcceptedOrder(msgspec.Struct, frozen=True):
+    """The same as the consumer understands it: it takes no amount below 1."""
+
+    order_id: str
+    customer: str
+    number: int
+    amount: Annotated[int, msgspec.Meta(ge=1)]
+
+
+def build_outbox(names: Names) -> Outbox:
+    """Build the outbox of the order service."""
+    return Outbox(routes=DESTINATION, source="/demo/shop", schema=names.schema, prefix=names.prefix, types=_TYPES)
+
+
+def build_event(order: PlannedOrder, *, number: int) -> OrderPlaced:
+    return OrderPlaced(order.order_id, order.customer, number, order.amount)
+
+
+class RolledBack(Exception):
+    """Thrown in the middle of a transaction, after publishing."""
+
+
+class ShopRecords(msgspec.Struct, frozen=True):
+    """What became of the orders."""
+
+    committed: Sequence[Order]
+    rolled_back: Sequence[str]
+
+
+class ShopDatabase(Protocol):
+    """Orders, their customers, and which orders were rolled back."""
+
+    writers: int
+    """How many transactions make sense at once."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def close(self) -> None:
+        """Let go."""
+
+    async def create(self) -> None:
+        """Make the tables."""
+
+    async def remove(self) -> None:
+        """Remove the tables, and everything else that the demo made in the store."""
+
+    async def place(self, order: PlannedOrder) -> None:
+        """Write the order and publish it, in one transaction that commits or is rolled back."""
+
+    async def counts(self) -> tuple[int, int]:
+        """How many orders are committed, and how many were rolled back."""
+
+    async def read_records(self) -> ShopRecords:
+        """Everything."""
+
+
+def open_shop_database(url: StoreUrl, *, names: Names) -> ShopDatabase:
+    """The book beside the store at this URL."""
+    match url.scheme:
+        case "sqlite":
+            pass
+
+            return SqliteShop(url.path, names=names)
+        case "postgresql":
+            pass
+
+            return PostgresShop(url, names=names)
+        case "mysql":
+            pass
+
+            return MariadbShop(url, names=names)
+    raise ConfigError(f"The demo runs on sqlite://, postgresql:// and mysql:// stores, not on {url.scheme}://.")
+
+
+QUICK: Final = "pragma synchronous = normal"
+"""A commit does not wait for the disk: it outlives every process that is killed, though not a power cut."""
+
+_SQLITE_TABLES: Final = """
+create table shop_customer (name text primary key, orders integer not null);
+create table shop_order (order_id text primary key, customer text not null, number integer not null,
+    amount integer not null);
+create table shop_rolled_back (order_id text primary key);
+"""
+_SQLITE_NEXT_NUMBER: Final = """
+insert into shop_customer values (?, 1) on conflict (name) do update set orders = orders + 1 returning orders
+"""
+
+
+class SqliteShop:
+    """One writer at a time, as SQLite has it. Calls block: whoever places orders does nothing else."""
+
+    writers = 1
+
+    def __init__(self, path: str, *, names: Names) -> None:
+        self._path = Path(path)
+        self._outbox = build_outbox(names)
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def _open(self) -> sqlite3.Connection:
+        assert self._connection is not None, "open() comes first"  # noqa: S101
+        return self._connection
+
+    async def open(self) -> None:
+        self._connection = sqlite3.connect(self._path, timeout=30, isolation_level=None)
+        self._connection.execute(QUICK)
+
+    async def close(self) -> None:
+        self._open.close()
+
+    async def create(self) -> None:
+        self._open.executescript(_SQLITE_TABLES)
+
+    async def remove(self) -> None:
+        for outcome in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + outcome).unlink(missing_ok=True)
+
+    async def place(self, order: PlannedOrder) -> None:
+        try:
+            self._open.execute("begin immediate")
+            with self._open:
+                self._write(order)
+                if not order.commits:
+                    raise RolledBack
+        except RolledBack:
+            self._open.execute("insert into shop_rolled_back values (?)", (order.order_id,))
+
+    def _write(self, order: PlannedOrder) -> None:
+        (number,) = self._open.execute(_SQLITE_NEXT_NUMBER, (order.customer,)).fetchone()
+        row = (order.order_id, order.customer, number, order.amount)
+        self._open.execute("insert into shop_order values (?, ?, ?, ?)", row)
+        self._outbox.publish(self._open, build_event(order, number=number))
+
+    async def counts(self) -> tuple[int, int]:
+        (committed,) = self._open.execute("select count(*) from shop_order").fetchone()
+        (rolled_back,) = self._open.execute("select count(*) from shop_rolled_back").fetchone()
+        return committed, rolled_back
+
+    async def read_records(self) -> ShopRecords:
+        orders = self._open.execute("select order_id, customer, number from shop_order").fetchall()
+        rolled_back = self._open.execute("select order_id from shop_rolled_back").fetchall()
+        return ShopRecords([Order(*row) for row in orders], [order_id for (order_id,) in rolled_back])
+
+
+_WRITERS: Final = 4
+_PATIENCE: Final = 60.0
+_POSTGRES_TABLES: Final = """
+create table shop.customer (name text primary key, orders integer not null);
+create table shop.orders (order_id text primary key, customer text not null, number integer not null,
+    amount integer not null);
+create table shop.rolled_back (order_id text primary key);
+"""
+# Writers of one customer wait here for each other, so the ids of their messages follow the order of their commits.
+_POSTGRES_NEXT_NUMBER: Final = """
+insert into shop.customer as customer values ($1, 1)
+on conflict (name) do update set orders = customer.orders + 1 returning orders
+"""
+_COUNTS: Final = "select (select count(*) from shop.orders), (select count(*) from shop.rolled_back)"
+
+
+class PostgresShop:
+    """Several writers at once. The order of a customer's orders is that of the locks on the customer's row."""
+
+    writers = _WRITERS
+
+    def __init__(self, url: StoreUrl, *, names: Names) -> None:
+        self._url = url
+        self._driver = load_driver(url.driver)
+        assert names.schema is not None, "the demo has a schema of its own"  # noqa: S101
+        self._schema = names.schema
+        self._outbox = build_outbox(names)
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        with map_errors(self._driver):
+            self._pool = await self._driver.create_pool(
+                self._url.dsn, size=_WRITERS, timeout=_PATIENCE, is_direct=False
+            )
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def create(self) -> None:
+        async with self._borrow() as connection:
+            await connection.execute(self._sql(_POSTGRES_TABLES))
+
+    async def remove(self) -> None:
+        async with self._borrow() as connection:
+            await connection.execute(f'drop schema "{self._schema}" cascade')
+
+    async def place(self, order: PlannedOrder) -> None:
+        async with self._borrow() as connection:
+            try:
+                async with connection.transaction(isolation="read_committed"):
+                    await self._write(connection, order)
+                    if not order.commits:
+                        raise RolledBack
+            except RolledBack:
+                await connection.execute(self._sql("insert into shop.rolled_back values ($1)"), order.order_id)
+
+    async def _write(self, connection: Connection, order: PlannedOrder) -> None:
+        number = await connection.fetchval(self._sql(_POSTGRES_NEXT_NUMBER), order.customer)
+        row = (order.order_id, order.customer, number, order.amount)
+        await connection.execute(self._sql("insert into shop.orders values ($1, $2, $3, $4)"), *row)
+        await self._outbox.publish(self._driver.unwrap(connection), build_event(order, number=number))
+
+    async def counts(self) -> tuple[int, int]:
+        async with self._borrow() as connection:
+            committed, rolled_back = await connection.fetchrow(self._sql(_COUNTS))
+        return committed, rolled_back
+
+    async def read_records(self) -> ShopRecords:
+        async with self._borrow() as connection:
+            orders = await connection.fetch(self._sql("select order_id, customer, number from shop.orders"))
+            rolled_back = await connection.fetch(self._sql("select order_id from shop.rolled_back"))
+        return ShopRecords([Order(*row) for row in orders], [row[0] for row in rolled_back])
+
+    def _borrow(self) -> AbstractAsyncContextManager[Connection]:
+        lent: AbstractAsyncContextManager[Connection] = self._pool.acquire(timeout=_PATIENCE)
+        return lent
+
+    def _sql(self, statement: str) -> str:
+        """With our own schema in the place of `shop`."""
+        return statement.replace("shop.", f'"{self._schema}".')
+
+
+T = TypeVar("T")
+
+_TIMEOUT: Final = 30.0
+_MARIADB_TABLES: Final = (
+    "create table shop.customer (name varchar(100) primary key, orders integer not null)",
+    "create table shop.orders (order_id varchar(100) primary key, customer varchar(100) not null, "
+    "number integer not null, amount integer not null)",
+    "create table shop.rolled_back (order_id varchar(100) primary key)",
+)
+# Writers of one customer wait here for each other, so the ids of their messages follow the order of their commits.
+_MARIADB_NEXT_NUMBER: Final = "insert into shop.customer values (%s, 1) on duplicate key update orders = orders + 1"
+_NUMBER: Final = "select orders from shop.customer where name = %s"
+
+
+class MariadbShop:
+    """Several writers at once. The order of a customer's orders is that of the locks on the customer's row."""
+
+    writers = _WRITERS
+
+    def __init__(self, url: StoreUrl, *, names: Names) -> None:
+        self._url = url
+        assert names.schema is not None, "the demo has a database of its own"  # noqa: S101
+        self._schema = names.schema
+        self._outbox = build_outbox(names)
+        self._connections: list[Any] = []
+        self._idle: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def open(self) -> None:
+        for _ in range(_WRITERS):
+            connection = await asyncio.to_thread(connect, self._url.dsn, timeout=_TIMEOUT)
+            self._connections.append(connection)
+            self._idle.put_nowait(connection)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            with suppress(Exception):
+                connection.close()
+
+    async def create(self) -> None:
+        def work(connection: Any) -> None:
+            for table in _MARIADB_TABLES:
+                self._fetch(connection, table)
+
+        await self._run(work)
+
+    async def remove(self) -> None:
+        await self._run(lambda connection: self._fetch(connection, f"drop database `{self._schema}`"))
+
+    async def place(self, order: PlannedOrder) -> None:
+        await self._run(lambda connection: self._place(connection, order))
+
+    def _place(self, connection: Any, order: PlannedOrder) -> None:
+        connection.begin()
+        try:
+            self._write(connection, order)
+            if not order.commits:
+                raise RolledBack
+            connection.commit()
+        except RolledBack:
+            connection.rollback()
+            self._fetch(connection, "insert into shop.rolled_back values (%s)", order.order_id)
+
+    def _write(self, connection: Any, order: PlannedOrder) -> None:
+        self._fetch(connection, _MARIADB_NEXT_NUMBER, order.customer)
+        ((number,),) = self._fetch(connection, _NUMBER, order.customer)
+        row = (order.order_id, order.customer, number, order.amount)
+        self._fetch(connection, "insert into shop.orders values (%s, %s, %s, %s)", *row)
+        self._outbox.publish(connection, build_event(order, number=number))
+
+    async def counts(self) -> tuple[int, int]:
+        ((committed, rolled_back),) = await self._run(lambda connection: self._fetch(connection, _COUNTS))
+        return committed, rolled_back
+
+    async def read_records(self) -> ShopRecords:
+        def work(connection: Any) -> ShopRecords:
+            orders = self._fetch(connection, "select order_id, customer, number from shop.orders")
+            rolled_back = self._fetch(connection, "select order_id from shop.rolled_back")
+            return ShopRecords([Order(*row) for row in orders], [row[0] for row in rolled_back])
+
+        return await self._run(work)
+
+    async def _run(self, work: Callable[[Any], T]) -> T:
+        connection = await self._idle.get()
+        try:
+            with map_mariadb_errors():
+                return await asyncio.to_thread(work, connection)
+        finally:
+            self._idle.put_nowait(connection)
+
+    def _fetch(self, connection: Any, sql: str, *values: object) -> list[Any]:
+        """With our own database in the place of `shop`."""
+        with connection.cursor() as cursor:
+            cursor.execute(sql.replace("shop.", f"`{self._schema}`."), values or None)
+            return list(cursor.fetchall())
+
 
 MODULE: Final = "pillarbox.demo.shop"
 
 
-def arguments(story: Story) -> list[str]:
-    """What this program is given. The store comes by the environment, like any program's: it may hold a password."""
-    return [msgspec.json.encode(story).decode()]
+def arguments(scenario: Scenario) -> list[str]:
+    """Return the arguments of this program. The store goes by the environment: its URL may hold a password."""
+    return [msgspec.json.encode(scenario).decode()]
 
 
-async def run(story: Story, book: Book) -> None:
-    """Place all orders of the story, at its pace."""
-    await book.open()
-    waiting = _paced(attempts(story), pace=story.pace)
+async def run(scenario: Scenario, database: ShopDatabase) -> None:
+    """Place all orders of the scenario, at its pace."""
+    await database.open()
+    waiting = _pace(plan_orders(scenario), pace=scenario.pace)
     turns = asyncio.Lock()
 
     async def write() -> None:
-        while (attempt := await _next(waiting, turns)) is not None:
-            await book.place(attempt)
+        while (order := await _take_next(waiting, turns)) is not None:
+            await database.place(order)
 
     async with asyncio.TaskGroup() as writers:
-        for _ in range(book.writers):
+        for _ in range(database.writers):
             writers.create_task(write())
-    await book.close()
+    await database.close()
 
 
-async def _next(waiting: AsyncIterator[Attempt], turns: asyncio.Lock) -> Attempt | None:
+async def _take_next(waiting: AsyncIterator[PlannedOrder], turns: asyncio.Lock) -> PlannedOrder | None:
     async with turns:
         return await anext(waiting, None)
 
 
-async def _paced(story: Iterator[Attempt], *, pace: float) -> AsyncIterator[Attempt]:
+async def _pace(orders: Iterator[PlannedOrder], *, pace: float) -> AsyncIterator[PlannedOrder]:
     """Not faster than the pace. What was late is made up for."""
     clock = asyncio.get_running_loop().time
     started = clock()
-    for number, attempt in enumerate(story):
+    for number, order in enumerate(orders):
         await asyncio.sleep(max(0.0, started + number / pace - clock()))
-        yield attempt
+        yield order
 
 
-def main(story: str) -> None:
+def main(scenario: str) -> None:
     environ = os.environ
-    book = book_at(store_url(environ["PILLARBOX_STORE"]), names=Names(environ.get("PILLARBOX_SCHEMA")))
-    asyncio.run(run(msgspec.json.decode(story, type=Story), book))
+    database = open_shop_database(
+        parse_store_url(environ["PILLARBOX_STORE"]), names=Names(environ.get("PILLARBOX_SCHEMA"))
+    )
+    asyncio.run(run(msgspec.json.decode(scenario, type=Scenario), database))
 
 
 if __name__ == "__main__":

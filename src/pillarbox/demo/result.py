@@ -1,4 +1,4 @@
-"""The verdict: what was committed against what took effect. Pure functions over what the databases hold."""
+"""The result of a run: what was committed against what took effect. Pure functions over what the databases hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-__all__ = ["Evidence", "Failure", "Order", "Verdict", "judge"]
+__all__ = ["Evidence", "Failure", "Order", "Result", "compare"]
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     outages: int
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers. The promise holds while nothing is lost, a ghost or out of order, and only the poison one failed."""
 
     committed: int
@@ -68,17 +68,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.lost == self.ghosts == self.out_of_order == 0 and self.failed <= 1
 
 
-def judge(evidence: Evidence) -> Verdict:
+def compare(evidence: Evidence) -> Result:
     """Compare the two sides."""
     committed = {order.order_id: order for order in evidence.committed}
     first = [order_id for order_id in dict.fromkeys(evidence.effects) if order_id in committed]
-    return Verdict(
+    return Result(
         committed=len(committed),
         rolled_back=len(evidence.rolled_back),
         effects=len(evidence.effects),
         lost=len(committed.keys() - set(first) - set(evidence.failed)),
         ghosts=len(evidence.effects) - len(first),
-        out_of_order=sum(_overtaken(first, committed)),
+        out_of_order=sum(_find_overtaken(first, committed)),
         received=len(evidence.received),
         duplicates=len(evidence.received) - len(set(evidence.received)),
         absorbed=evidence.absorbed,
@@ -88,7 +88,7 @@ def judge(evidence: Evidence) -> Verdict:
     )
 
 
-def _overtaken(applied: Sequence[str], committed: Mapping[str, Order]) -> Iterator[bool]:
+def _find_overtaken(applied: Sequence[str], committed: Mapping[str, Order]) -> Iterator[bool]:
     """Of each applied order, whether a later one of its customer was there before it."""
     latest: dict[str, int] = {}
     for order_id in applied:

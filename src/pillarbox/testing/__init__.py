@@ -1,4 +1,4 @@
-"""What tests are made of: a frozen clock, the memory store, sample messages, and the contract suites.
+"""Everything for tests: a frozen clock, the memory store, sample messages, a fault proxy, and the contract suites.
 
 Needs pytest and pytest-asyncio.
 """
@@ -11,26 +11,35 @@ from pillarbox.clock import FrozenClock
 from pillarbox.stores.memory import MemoryData, MemoryStore, MemoryTransaction
 
 # Before the suites are imported: a third party's failing assertion should show its values.
-pytest.register_assert_rewrite("pillarbox.testing.store_contract", "pillarbox.testing.transport_contract")
+pytest.register_assert_rewrite(
+    "pillarbox.testing.store_contract", "pillarbox.testing.transport_contract", "pillarbox.testing.receiver_contract"
+)
 
+from pillarbox.testing.fault_proxy import FaultProxy  # noqa: E402
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness  # noqa: E402
+from pillarbox.testing.kit import OutboxKit  # noqa: E402
 from pillarbox.testing.memory_harness import MemoryHarness  # noqa: E402
-from pillarbox.testing.samples import key_in, sample, sample_relay  # noqa: E402
+from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness  # noqa: E402
+from pillarbox.testing.samples import find_key, sample, sample_relay  # noqa: E402
 from pillarbox.testing.store_contract import StoreContract  # noqa: E402
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness  # noqa: E402
 
 __all__ = [
+    "FaultProxy",
     "FrozenClock",
     "HarnessTransaction",
     "MemoryData",
     "MemoryHarness",
     "MemoryStore",
     "MemoryTransaction",
+    "OutboxKit",
+    "ReceiverContract",
+    "ReceiverHarness",
     "StoreContract",
     "StoreHarness",
     "TransportContract",
     "TransportHarness",
-    "key_in",
+    "find_key",
     "sample",
     "sample_relay",
 ]

@@ -1,4 +1,4 @@
-"""What a store must be given so that the contract can be run on it."""
+"""The harness of the store contract: an author writes one for his store."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 import pytest
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Store
 from pillarbox.message import Message
-from pillarbox.protocols import Store
 
 __all__ = ["HarnessTransaction", "StoreHarness"]
 
@@ -31,7 +31,7 @@ class HarnessTransaction(Protocol):
 
 
 class StoreHarness(ABC):
-    """One opened, empty store and the ways around it. Closes everything it handed out when its fixture ends.
+    """One opened, empty store, and access to its data beside it. Closes every store it opened when its fixture ends.
 
     `clock` is the store's clock. Where the database stamps inserted rows itself, freeze it at the real time: the
     contract takes the times of an insert from the store and compares all later ones exactly.
@@ -42,22 +42,22 @@ class StoreHarness(ABC):
 
     @abstractmethod
     def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
-        """A transaction that is rolled back at the end of the block unless it was ended before.
+        """Open a transaction that is rolled back at the end of the block unless it was ended before.
 
         Several are open at once only where the store's features say `late_rows`.
         """
 
     @abstractmethod
-    async def second(self) -> Store:
-        """Another opened store over the same data and clock, with connections of its own."""
+    async def open_second(self) -> Store:
+        """Open another store over the same data and clock, with connections of its own."""
 
     @abstractmethod
     async def restart(self) -> Store:
-        """The store as after a crash: a new instance over the same data; the old one was never closed."""
+        """Return the store as after a crash: a new one over the same data; the old one was never closed."""
 
     @abstractmethod
     async def accept(self, consumer: str, source: str, message_id: str) -> bool:
-        """Accept a message into the inbox, and commit; whether it was new."""
+        """Accept a message into the inbox, and commit; return whether it was new."""
 
     async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
         """Commit the messages, in one transaction."""
@@ -65,8 +65,8 @@ class StoreHarness(ABC):
             await transaction.insert(messages, delay=delay)
             await transaction.commit()
 
-    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
-        """Another opened store over the same data that keeps this much of what it delivers."""
+    async def open_with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+        """Open another store over the same data that keeps this much of a delivered message."""
         pytest.skip(f"This store has no way to keep {keep}.")
 
     async def fail_inbox(

@@ -8,15 +8,20 @@ from datetime import timedelta
 from typing import Literal
 
 from pillarbox.clock import FrozenClock
-from pillarbox.message import Message
-from pillarbox.names import Names
-from pillarbox.protocols import Accept, Insert, Store
-from pillarbox.stores.memory import MemoryData, MemoryStore, MemoryTransaction
-from pillarbox.stores.memory.data import InboxRow
+from pillarbox.contracts.store import Store
+from pillarbox.contracts.writer import Accept, Fail, Insert
+from pillarbox.message import Message, Names
+from pillarbox.stores.memory import InboxRow, MemoryData, MemoryStore, MemoryTransaction
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
-from pillarbox.testing.inbox_samples import inbox_failure
 
-__all__ = ["MemoryHarness"]
+__all__ = ["MemoryHarness", "build_inbox_failure"]
+
+
+def build_inbox_failure(names: Names, consumer: str, message_id: str, error: str, content: bytes) -> Fail:
+    """Build the record of a message of the source /shop that failed after 3 attempts."""
+    return Fail(
+        names=names, consumer=consumer, source="/shop", message_id=message_id, attempts=3, error=error, message=content
+    )
 
 
 class _Transaction:
@@ -63,24 +68,26 @@ class MemoryHarness(StoreHarness):
             if not transaction.ended:
                 await transaction.rollback()
 
-    async def second(self) -> Store:
+    async def open_second(self) -> Store:
         return self._make(self._data, clock=self.clock)
 
     async def restart(self) -> Store:
         return self._make(self._data, clock=self.clock)
 
-    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+    async def open_with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
         return self._make(self._data, clock=self.clock, keep=keep)
 
     async def accept(self, consumer: str, source: str, message_id: str) -> bool:
         with self._memory.transaction() as transaction:
-            return bool(transaction.ask(Accept(names=Names(), consumer=consumer, source=source, message_id=message_id)))
+            return bool(
+                transaction.execute(Accept(names=Names(), consumer=consumer, source=source, message_id=message_id))
+            )
 
     async def fail_inbox(
         self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
     ) -> None:
         with self._memory.transaction() as transaction:
-            transaction.ask(inbox_failure(Names(), consumer, message_id, error, content))
+            transaction.execute(build_inbox_failure(Names(), consumer, message_id, error, content))
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         self._data.inbox[consumer, source, message_id] = InboxRow("started", self.clock.now())

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures that need nothing but their names. Imports the rest only where one is used."""
+"""The pytest plugin: fixtures that need nothing but their names. The kit is imported when a test uses one."""
 
 from __future__ import annotations
 

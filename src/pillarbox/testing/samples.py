@@ -1,16 +1,16 @@
-"""Sample values for tests: valid, small, each different where it must be."""
+"""Sample values for tests: valid, small, and different where they must be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 from uuid import UUID, uuid4
 
-from pillarbox.message import Kind, Message, new_message_id, partition_of
-from pillarbox.protocols import RelayInfo
+from pillarbox.contracts.store import RelayInfo
+from pillarbox.message import Kind, Message, compute_partition, new_message_id
 
-__all__ = ["key_in", "sample", "sample_relay"]
+__all__ = ["find_key", "sample", "sample_relay"]
 
 _HAPPENED = datetime(2025, 12, 31, 23, 59, 59, 123456, tzinfo=UTC)
 
@@ -33,13 +33,13 @@ def sample(
     available_at: datetime | None = None,
     message_id: UUID | None = None,
 ) -> Message:
-    """A message as an outbox hands it to a writer: with a new id of its own, and in the partition of its key."""
+    """Build a message as an outbox hands it to a writer: with a new id, in the partition of its key."""
     message_id = new_message_id() if message_id is None else message_id
     return Message(
         id=0,
         message_id=message_id,
         destination=destination,
-        partition=partition_of(key, message_id),
+        partition=compute_partition(key, message_id),
         kind=kind,
         type=type,
         topic=topic,
@@ -56,14 +56,14 @@ def sample(
     )
 
 
-def key_in(partition: int, *, nth: int = 0) -> str:
-    """A key that hashes into this partition; for each `nth` another one."""
-    keys = (key for number in count() if partition_of(key := f"key-{number}", UUID(int=0)) == partition)
-    return next(key for place, key in enumerate(keys) if place == nth)
+def find_key(partition: int, *, nth: int = 0) -> str:
+    """Find a key that hashes into this partition; another one for each `nth`."""
+    keys = (key for number in count() if compute_partition(key := f"key-{number}", UUID(int=0)) == partition)
+    return next(islice(keys, nth, None))
 
 
 def sample_relay(*, relay_id: UUID | None = None, destination: str = "orders") -> RelayInfo:
-    """A relay that serves one destination and reaches it."""
+    """Build a relay that serves one destination and reaches it."""
     return RelayInfo(
         relay_id=uuid4() if relay_id is None else relay_id,
         service="shop",

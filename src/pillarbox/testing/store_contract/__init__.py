@@ -5,74 +5,66 @@
         async def harness(self) -> AsyncIterator[StoreHarness]:
             ...
 
-Each test gets a harness of its own. A test whose name is in the way can be overridden, but then the store does not
-keep the contract.
+Each test gets a harness of its own. A test can be overridden, but then the store does not keep the contract.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from pillarbox.testing.store_contract.asking import AskingContract
-from pillarbox.testing.store_contract.blocking import BlockingContract
-from pillarbox.testing.store_contract.claiming import ClaimingContract
-from pillarbox.testing.store_contract.counting import CountingContract
-from pillarbox.testing.store_contract.deferring import DeferringContract
-from pillarbox.testing.store_contract.discarding import DiscardingContract
-from pillarbox.testing.store_contract.due import DueContract
-from pillarbox.testing.store_contract.fencing import FencingContract
-from pillarbox.testing.store_contract.inbox import InboxContract
-from pillarbox.testing.store_contract.inheriting import InheritingContract
-from pillarbox.testing.store_contract.journal import JournalContract
-from pillarbox.testing.store_contract.keeping import KeepingContract
-from pillarbox.testing.store_contract.late import LateRowsContract
-from pillarbox.testing.store_contract.leaving import LeavingContract
-from pillarbox.testing.store_contract.membership import MembershipContract
-from pillarbox.testing.store_contract.purging import PurgingContract
-from pillarbox.testing.store_contract.racing import RacingContract
-from pillarbox.testing.store_contract.reading import ReadingContract
-from pillarbox.testing.store_contract.redriving import RedrivingContract
-from pillarbox.testing.store_contract.refusing import RefusingContract
-from pillarbox.testing.store_contract.settling import SettlingContract
-from pillarbox.testing.store_contract.skipping import SkippingContract
-from pillarbox.testing.store_contract.taking import TakingContract
-from pillarbox.testing.store_contract.times import TimesContract
-from pillarbox.testing.store_contract.waking import WakingContract
-from pillarbox.testing.store_contract.watching import WatchingContract
-from pillarbox.testing.store_contract.writing import WritingContract
+from pillarbox.testing.store_contract.claims import ClaimContract, SettleContract
+from pillarbox.testing.store_contract.fencing import FenceContract, RaceContract
+from pillarbox.testing.store_contract.membership import (
+    LeaveContract,
+    MembershipContract,
+    RecoveryContract,
+    TakeoverContract,
+)
+from pillarbox.testing.store_contract.operations import (
+    DeferContract,
+    DiscardContract,
+    InboxContract,
+    RedriveContract,
+    RefusalContract,
+)
+from pillarbox.testing.store_contract.queries import ActivityContract, CountsContract, FindContract, JournalContract
+from pillarbox.testing.store_contract.reading import LateRowsContract, ReadContract, SkippedKeysContract
+from pillarbox.testing.store_contract.retention import KeepContract, PurgeContract
+from pillarbox.testing.store_contract.waiting import BlockedKeysContract, DueContract
+from pillarbox.testing.store_contract.writing import TimesContract, WakeupContract, WriteContract
 
 __all__ = ["StoreContract"]
 
 
 class StoreContract(
-    WritingContract,
-    ReadingContract,
+    WriteContract,
+    ReadContract,
     LateRowsContract,
-    SkippingContract,
+    SkippedKeysContract,
     DueContract,
-    BlockingContract,
-    ClaimingContract,
-    SettlingContract,
-    KeepingContract,
-    FencingContract,
+    BlockedKeysContract,
+    ClaimContract,
+    SettleContract,
+    KeepContract,
+    FenceContract,
     MembershipContract,
-    TakingContract,
-    InheritingContract,
-    LeavingContract,
-    RacingContract,
-    WakingContract,
-    RedrivingContract,
-    DiscardingContract,
-    DeferringContract,
-    RefusingContract,
-    PurgingContract,
+    TakeoverContract,
+    RecoveryContract,
+    LeaveContract,
+    RaceContract,
+    WakeupContract,
+    RedriveContract,
+    DiscardContract,
+    DeferContract,
+    RefusalContract,
+    PurgeContract,
     JournalContract,
-    AskingContract,
-    CountingContract,
-    WatchingContract,
+    FindContract,
+    CountsContract,
+    ActivityContract,
     InboxContract,
     TimesContract,
 ):
-    """Every promise of `pillarbox.protocols.Store`. Subclass it and give it a `harness` fixture."""
+    """Every promise of `pillarbox.contracts.store.Store`. Subclass it and give it a `harness` fixture."""
 
     pytestmark = pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""What the tests begin with and look at. Lanes are those of the destination `orders` unless said otherwise."""
+"""Arrangements and observations that the tests share. Lanes belong to the destination `orders` unless one is named."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from pillarbox.contracts.store import Claim, FailedOutcome, Fence, Selection, Settlement, Store
 from pillarbox.message import Message, State, Waits
-from pillarbox.protocols import Claim, Fence, Selection, Settlement, Store, Trouble
 from pillarbox.testing.harness import StoreHarness
-from pillarbox.testing.samples import key_in, sample_relay
+from pillarbox.testing.samples import find_key, sample_relay
 
 __all__ = [
     "FAR",
@@ -23,26 +23,26 @@ __all__ = [
     "SECOND",
     "THIRD",
     "close",
-    "everything",
     "fail",
     "hold",
-    "ids",
+    "list_ids",
     "own",
     "park",
     "put",
+    "read_everything",
+    "read_state",
+    "reload",
     "retry",
-    "settled",
-    "state_of",
-    "stored",
+    "settle_failures",
 ]
 
 LANE: Final = 7
 OTHER: Final = 8
-NEAR: Final = key_in(LANE)
+NEAR: Final = find_key(LANE)
 """A key of the lane; `SECOND` and `THIRD` are others of the same lane, `FAR` is one of the other lane."""
-SECOND: Final = key_in(LANE, nth=1)
-THIRD: Final = key_in(LANE, nth=2)
-FAR: Final = key_in(OTHER)
+SECOND: Final = find_key(LANE, nth=1)
+THIRD: Final = find_key(LANE, nth=2)
+FAR: Final = find_key(OTHER)
 
 LEASE: Final = timedelta(seconds=10)
 HOUR: Final = timedelta(hours=1)
@@ -68,59 +68,61 @@ async def own(
     return Fence(relay.relay_id, destination, {lane.partition: lane.epoch for lane in lanes})
 
 
-async def settled(store: Store, fence: Fence, *troubles: Trouble, number: int = 1_000) -> None:
-    """Claim what the troubles are about, and settle it."""
-    await store.claim(fence, Claim(number, [trouble.message_id for trouble in troubles]))
-    await store.settle(fence, Settlement(troubles=troubles, finished=[number]))
+async def settle_failures(store: Store, fence: Fence, *failures: FailedOutcome, number: int = 1_000) -> None:
+    """Claim the messages of these outcomes, and settle them."""
+    await store.claim(fence, Claim(number, [outcome.message_id for outcome in failures]))
+    await store.settle(fence, Settlement(failures=failures, finished=[number]))
 
 
 async def close(store: Store, fence: Fence, message: Message, state: State, *, number: int = 1_000) -> Message:
-    """Bring a pending message into this closed state, by the way that leads there, and return it as stored."""
+    """Close a pending message in this state, by the calls that a relay makes, and return it as stored."""
     if state is State.DELIVERED:
         await store.claim(fence, Claim(number, [message.id]))
         await store.settle(fence, Settlement(delivered=[message.id], finished=[number]))
     elif state is State.FAILED:
-        await settled(store, fence, fail(message), number=number)
+        await settle_failures(store, fence, fail(message), number=number)
     else:
-        await store.settle(fence, Settlement(troubles=[Trouble(message_id=message.id, state=state)]))
-    return await stored(store, message)
+        await store.settle(fence, Settlement(failures=[FailedOutcome(message_id=message.id, state=state)]))
+    return await reload(store, message)
 
 
-def retry(message: Message, *, delay: timedelta | None = LEASE, attempts: int = 1, error: str = "HTTP 503") -> Trouble:
-    return Trouble(
+def retry(
+    message: Message, *, delay: timedelta | None = LEASE, attempts: int = 1, error: str = "HTTP 503"
+) -> FailedOutcome:
+    return FailedOutcome(
         message_id=message.id, state=State.PENDING, waits=Waits.RETRY, attempts=attempts, error=error, delay=delay
     )
 
 
-def hold(message: Message, *, attempts: int = 5, error: str = "HTTP 400") -> Trouble:
-    return Trouble(message_id=message.id, state=State.PENDING, waits=Waits.HELD, attempts=attempts, error=error)
+def hold(message: Message, *, attempts: int = 5, error: str = "HTTP 400") -> FailedOutcome:
+    return FailedOutcome(message_id=message.id, state=State.PENDING, waits=Waits.HELD, attempts=attempts, error=error)
 
 
-def fail(message: Message, *, attempts: int = 5, error: str = "HTTP 400") -> Trouble:
-    return Trouble(message_id=message.id, state=State.FAILED, attempts=attempts, error=error)
+def fail(message: Message, *, attempts: int = 5, error: str = "HTTP 400") -> FailedOutcome:
+    return FailedOutcome(message_id=message.id, state=State.FAILED, attempts=attempts, error=error)
 
 
 async def park(store: Store, fence: Fence, *messages: Message, number: int = 2_000) -> None:
-    await store.claim(fence, Claim(number, []), park=ids(messages))
+    await store.claim(fence, Claim(number, []), park=list_ids(messages))
     await store.settle(fence, Settlement(finished=[number]))
 
 
-async def stored(store: Store, message: Message) -> Message:
-    """The message as it is now."""
+async def reload(store: Store, message: Message) -> Message:
+    """Return the message as it is stored now."""
     (found,) = await store.find(Selection(ids=[message.id]), limit=MANY)
     return found
 
 
-async def state_of(store: Store, message: Message) -> State:
-    return (await stored(store, message)).state
+async def read_state(store: Store, message: Message) -> State:
+    return (await reload(store, message)).state
 
 
-def ids(messages: Iterable[Message]) -> list[int]:
+def list_ids(messages: Iterable[Message]) -> list[int]:
     return [message.id for message in messages]
 
 
-async def everything(store: Store) -> Sequence[object]:
-    """All that can be seen: for comparing before and after."""
+async def read_everything(store: Store) -> Sequence[object]:
+    """Return all that a store shows: for comparing before and after."""
     return (
         list(await store.find(Selection(), limit=MANY)),
         list(await store.journal(limit=MANY)),

@@ -1,38 +1,47 @@
-"""A relay whose lane was taken over writes nothing: not in that lane, and not beside it in the same call."""
+"""Fencing: a relay whose lane was taken over writes nothing, neither in that lane nor in its others in the same call.
+
+The races run the same promises over two connections at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 import pytest
 
+from pillarbox.contracts.store import Claim, Fence, Selection, Settlement, Store
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State
-from pillarbox.protocols import Claim, Fence, Settlement, Store
 from pillarbox.testing.harness import StoreHarness
-from pillarbox.testing.samples import sample
+from pillarbox.testing.samples import sample, sample_relay
 from pillarbox.testing.store_contract.arrange import (
     FAR,
     LANE,
     LEASE,
+    MANY,
     NEAR,
     OTHER,
     SECOND,
-    everything,
+    close,
     fail,
+    list_ids,
     own,
     put,
+    read_everything,
+    read_state,
+    reload,
     retry,
-    state_of,
-    stored,
+    settle_failures,
 )
 
-__all__ = ["FencingContract"]
+__all__ = ["FenceContract", "RaceContract"]
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _Takeover:
     """A relay with two lanes and a message in hand in each, whose first lane now belongs to another."""
 
     store: Store
@@ -44,70 +53,72 @@ class _Taken:
     """In the lane that was kept, in nobody's hands."""
 
 
-async def _taken_over(harness: StoreHarness) -> _Taken:
+async def _take_over(harness: StoreHarness) -> _Takeover:
     store = harness.store
     lost, kept, fresh = await put(harness, sample(key=NEAR), sample(key=FAR), sample(key=FAR))
     old = await own(store, LANE, OTHER)
     await store.claim(old, Claim(1, [lost.id, kept.id]))
     harness.clock.advance(LEASE)
-    return _Taken(store, old, await own(store, LANE), lost, kept, fresh)
+    return _Takeover(store, old, await own(store, LANE), lost, kept, fresh)
 
 
-async def _refused(taken: _Taken, write: Callable[[], Awaitable[None]]) -> None:
-    before = await everything(taken.store)
+async def _assert_fenced(taken: _Takeover, write: Callable[[], Awaitable[None]]) -> None:
+    before = await read_everything(taken.store)
     with pytest.raises(Fenced) as fenced:
         await write()
     assert fenced.value.destination == "orders"
     assert fenced.value.partitions == {LANE}
-    assert await everything(taken.store) == before
+    assert await read_everything(taken.store) == before
 
 
-class FencingContract:
+class FenceContract:
     """The fence of `Store.claim` and `Store.settle`."""
 
     async def test_a_claim_is_fenced(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
-        await _refused(taken, lambda: taken.store.claim(taken.old, Claim(2, [taken.fresh.id])))
+        taken = await _take_over(harness)
+        await _assert_fenced(taken, lambda: taken.store.claim(taken.old, Claim(2, [taken.fresh.id])))
 
     async def test_parking_is_fenced(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
-        await _refused(taken, lambda: taken.store.claim(taken.old, Claim(2, []), park=[taken.fresh.id]))
+        taken = await _take_over(harness)
+        await _assert_fenced(taken, lambda: taken.store.claim(taken.old, Claim(2, []), park=[taken.fresh.id]))
 
     async def test_a_delivery_is_fenced(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
+        taken = await _take_over(harness)
         delivered = Settlement(delivered=[taken.lost.id, taken.kept.id], finished=[1])
-        await _refused(taken, lambda: taken.store.settle(taken.old, delivered))
-        await _refused(taken, lambda: taken.store.settle(taken.old, Settlement(delivered=[taken.kept.id], touched=[1])))
+        await _assert_fenced(taken, lambda: taken.store.settle(taken.old, delivered))
+        await _assert_fenced(
+            taken, lambda: taken.store.settle(taken.old, Settlement(delivered=[taken.kept.id], touched=[1]))
+        )
 
     async def test_trouble_is_fenced(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
-        for troubles in ([retry(taken.lost)], [fail(taken.lost)], [retry(taken.kept)], [fail(taken.kept)]):
-            settlement = Settlement(troubles=troubles, touched=[1])
-            await _refused(taken, lambda settlement=settlement: taken.store.settle(taken.old, settlement))  # type: ignore[misc]
+        taken = await _take_over(harness)
+        for failures in ([retry(taken.lost)], [fail(taken.lost)], [retry(taken.kept)], [fail(taken.kept)]):
+            settlement = Settlement(failures=failures, touched=[1])
+            await _assert_fenced(taken, lambda settlement=settlement: taken.store.settle(taken.old, settlement))  # type: ignore[misc]
 
     async def test_giving_back_is_fenced(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
+        taken = await _take_over(harness)
         returned = Settlement(returned=[taken.lost.id, taken.kept.id], finished=[1])
-        await _refused(taken, lambda: taken.store.settle(taken.old, returned))
+        await _assert_fenced(taken, lambda: taken.store.settle(taken.old, returned))
 
     async def test_the_fence_holds_after_a_restart(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
+        taken = await _take_over(harness)
         store = await harness.restart()
         with pytest.raises(Fenced):
             await store.settle(taken.old, Settlement(delivered=[taken.lost.id]))
-        assert await state_of(store, taken.lost) is State.SENDING
+        assert await read_state(store, taken.lost) is State.SENDING
 
     async def test_the_new_owner_may_write(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
+        taken = await _take_over(harness)
         await taken.store.settle(taken.new, Settlement(delivered=[taken.lost.id], finished=[1]))
-        assert await state_of(taken.store, taken.lost) is State.DELIVERED
+        assert await read_state(taken.store, taken.lost) is State.DELIVERED
 
     async def test_lanes_that_were_kept_may_be_written_apart(self, harness: StoreHarness) -> None:
-        taken = await _taken_over(harness)
-        kept = taken.old.narrowed([OTHER])
+        taken = await _take_over(harness)
+        kept = taken.old.narrow([OTHER])
         await taken.store.settle(kept, Settlement(delivered=[taken.kept.id], touched=[1]))
-        assert await state_of(taken.store, taken.kept) is State.DELIVERED
-        assert await state_of(taken.store, taken.lost) is State.SENDING
+        assert await read_state(taken.store, taken.kept) is State.DELIVERED
+        assert await read_state(taken.store, taken.lost) is State.SENDING
 
     async def test_every_lost_lane_is_named(self, harness: StoreHarness) -> None:
         old = await own(harness.store, LANE, OTHER, 9)
@@ -132,7 +143,7 @@ class FencingContract:
         await harness.store.release(fence)
         with pytest.raises(Fenced):
             await harness.store.settle(fence, Settlement(delivered=[message.id]))
-        assert await stored(harness.store, message) == message
+        assert await reload(harness.store, message) == message
 
     async def test_a_lane_that_was_never_taken_is_fenced(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=SECOND))
@@ -141,10 +152,113 @@ class FencingContract:
             with pytest.raises(Fenced) as fenced:
                 await harness.store.claim(Fence(fence.relay_id, "orders", {LANE: epoch}), Claim(1, [message.id]))
             assert fenced.value.partitions == {LANE}
-        assert await stored(harness.store, message) == message
+        assert await reload(harness.store, message) == message
 
     async def test_the_same_lane_of_another_destination_proves_nothing(self, harness: StoreHarness) -> None:
         fence = await own(harness.store, LANE, destination="billing")
         with pytest.raises(Fenced) as fenced:
             await harness.store.claim(Fence(fence.relay_id, "orders", fence.epochs), Claim(1, []))
         assert fenced.value.destination == "orders"
+
+
+_ROUNDS = 8
+_LANES = range(16)
+
+
+async def _register(store: Store) -> UUID:
+    relay = sample_relay()
+    await store.register(relay, lease=LEASE)
+    return relay.relay_id
+
+
+async def _try_to_settle(store: Store, fence: Fence, settlement: Settlement) -> bool:
+    try:
+        await store.settle(fence, settlement)
+    except Fenced:
+        return False
+    return True
+
+
+class RaceContract:
+    """Calls of two connections at the same time: one of them wins, and the other one is refused or finds nothing."""
+
+    async def test_a_takeover_and_a_settle_have_one_winner(self, harness: StoreHarness) -> None:
+        """Either the old owner's word stands and the heir gets nothing, or the heir gets it and the word is refused."""
+        store, second = harness.store, await harness.open_second()
+        for _ in range(_ROUNDS):
+            (message,) = await put(harness, sample(key=NEAR))
+            old = await own(store, LANE)
+            await store.claim(old, Claim(1, [message.id]))
+            harness.clock.advance(LEASE)
+            heir = await _register(second)
+            delivered = Settlement(delivered=[message.id], finished=[1])
+            stood, (_, first) = await asyncio.gather(
+                _try_to_settle(store, old, delivered),
+                second.take(heir, "orders", partitions=[LANE], lease=LEASE, claim_number=1),
+            )
+            lanes, last = await second.take(heir, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+            assert [lane.partition for lane in lanes] == [LANE]
+            handed = {id for one in (*first, *last) for id in list_ids(one.messages)}
+            assert handed == (set() if stood else {message.id})
+            assert await read_state(store, message) is (State.DELIVERED if stood else State.SENDING)
+            await second.leave(heir)
+            await store.discard(Selection(states=[State.PENDING]), by="test", reason="round over", limit=MANY)
+
+    async def test_two_takers_never_both_own_a_lane(self, harness: StoreHarness) -> None:
+        store, second = harness.store, await harness.open_second()
+        for _ in range(_ROUNDS):
+            mine, theirs = await _register(store), await _register(second)
+            (ours, _), (others, _) = await asyncio.gather(
+                store.take(mine, "orders", partitions=list(_LANES), lease=LEASE, claim_number=1),
+                second.take(theirs, "orders", partitions=list(reversed(_LANES)), lease=LEASE, claim_number=1),
+            )
+            owners = {lane.partition: mine for lane in ours} | {lane.partition: theirs for lane in others}
+            assert not {lane.partition for lane in ours} & {lane.partition for lane in others}
+            assert dict((await store.registry(lease=LEASE)).owners.get("orders", {})) == owners
+            for lane in (*ours, *others):
+                assert lane.epoch > 0
+            harness.clock.advance(LEASE)
+
+    async def test_two_heirs_never_both_inherit_a_message(self, harness: StoreHarness) -> None:
+        store, second = harness.store, await harness.open_second()
+        (message,) = await put(harness, sample(key=NEAR))
+        await store.claim(await own(store, LANE), Claim(1, [message.id]))
+        for _ in range(_ROUNDS):
+            harness.clock.advance(LEASE)
+            heirs = [await _register(store), await _register(second)]
+            takings = await asyncio.gather(
+                *(
+                    one.take(heir, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+                    for one, heir in zip((store, second), heirs, strict=True)
+                )
+            )
+            inherited = [one for _, of_one in takings for one in of_one]
+            assert [(list_ids(one.messages), one.claim.strikes) for one in inherited] == [([message.id], 1)]
+            assert await read_state(store, message) is State.SENDING
+
+    async def test_two_operators_redrive_a_message_once(self, harness: StoreHarness) -> None:
+        store, second = harness.store, await harness.open_second()
+        fence = await own(store, LANE)
+        for number in range(1, _ROUNDS + 1):
+            (message,) = await put(harness, sample(key=SECOND))
+            await settle_failures(store, fence, fail(message), number=number)
+            selection = Selection(states=[State.FAILED])
+            moves = await asyncio.gather(
+                store.redrive(selection, by="ann", limit=MANY), second.redrive(selection, by="bob", limit=MANY)
+            )
+            assert sum(move.count for move in moves) == 1
+            lines = await store.journal(message_id=message.message_id)
+            assert [line.action for line in lines] == ["failed", "redriven"]
+            await close(store, fence, message, State.DELIVERED, number=number)
+
+    async def test_two_claims_of_one_number_are_one(self, harness: StoreHarness) -> None:
+        """A repeat after an answer that was slow, not lost."""
+        store, second = harness.store, await harness.open_second()
+        fence = await own(store, LANE)
+        for number in range(1, _ROUNDS + 1):
+            (message,) = await put(harness, sample(key=NEAR))
+            await asyncio.gather(*(one.claim(fence, Claim(number, [message.id])) for one in (store, second)))
+            await asyncio.gather(
+                *(one.settle(fence, Settlement(delivered=[message.id], finished=[number])) for one in (store, second))
+            )
+            assert await read_state(store, message) is State.DELIVERED

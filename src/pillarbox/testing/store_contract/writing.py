@@ -1,18 +1,40 @@
-"""What is committed is there, whole and in order; what is not is not."""
+"""Writing: committed messages are complete and in order, their times are right, and a commit wakes the relay."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 
+import pytest
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import Claim, Selection, Settlement, Wakeups
 from pillarbox.message import Kind, Message, State, Waits
-from pillarbox.protocols import Selection
 from pillarbox.testing.harness import StoreHarness
-from pillarbox.testing.samples import sample
-from pillarbox.testing.store_contract.arrange import FAR, HOUR, LANE, MANY, NEAR, SECOND, close, ids, own, put, stored
+from pillarbox.testing.samples import sample, sample_relay
+from pillarbox.testing.store_contract.arrange import (
+    FAR,
+    HOUR,
+    LANE,
+    LEASE,
+    MANY,
+    NEAR,
+    SECOND,
+    close,
+    fail,
+    hold,
+    list_ids,
+    own,
+    park,
+    put,
+    reload,
+    retry,
+    settle_failures,
+)
 
-__all__ = ["WritingContract"]
+__all__ = ["TimesContract", "WakeupContract", "WriteContract"]
 
-_WRITTEN = (
+_WRITTEN_FIELDS = (
     "message_id",
     "destination",
     "partition",
@@ -31,11 +53,11 @@ _WRITTEN = (
 )
 
 
-def _written(message: Message) -> list[object]:
-    return [getattr(message, name) for name in _WRITTEN]
+def _written_fields(message: Message) -> list[object]:
+    return [getattr(message, name) for name in _WRITTEN_FIELDS]
 
 
-def _rich() -> Message:
+def _build_rich() -> Message:
     return sample(
         key="Zürich/\u6771\u4eac 'quoted\" \\ %_\U0001f4ee",
         destination="Orders.v2_x-1",
@@ -53,33 +75,33 @@ def _rich() -> Message:
     )
 
 
-def _bare() -> Message:
+def _build_bare() -> Message:
     return sample(key=None, payload=b"", headers={}, subject=None, causation_id=None)
 
 
-class WritingContract:
-    """The way in, seen from the store."""
+class WriteContract:
+    """Messages of the store's own write path: complete, in order, and visible once committed."""
 
     async def test_every_field_comes_back_as_it_was_written(self, harness: StoreHarness) -> None:
-        for written in (_rich(), _bare()):
+        for written in (_build_rich(), _build_bare()):
             (found,) = await put(harness, written)
-            assert _written(found) == _written(written)
+            assert _written_fields(found) == _written_fields(written)
             assert isinstance(found.kind, Kind)
             assert isinstance(found.payload, bytes)
             assert dict(found.headers) == dict(written.headers)
 
     async def test_a_read_returns_every_field_too(self, harness: StoreHarness) -> None:
-        for written in (_rich(), _bare()):
+        for written in (_build_rich(), _build_bare()):
             (found,) = await put(harness, written)
             reading = await harness.store.read(found.destination, partitions=[found.partition], cursor=None, limit=MANY)
             assert list(reading.messages) == [found]
 
     async def test_every_field_survives_its_closing(self, harness: StoreHarness) -> None:
-        for written in (_rich(), _bare()):
+        for written in (_build_rich(), _build_bare()):
             (before,) = await put(harness, written)
             fence = await own(harness.store, before.partition, destination=before.destination)
             closed = await close(harness.store, fence, before, State.DELIVERED)
-            assert _written(closed) == _written(written)
+            assert _written_fields(closed) == _written_fields(written)
             assert dict(closed.headers) == dict(written.headers)
             assert (closed.id, closed.created_at, closed.available_at) == (before.id, before.created_at, None)
 
@@ -104,7 +126,7 @@ class WritingContract:
         batch = [sample(key=key) for key in (NEAR, FAR, SECOND, NEAR, None, NEAR)]
         found = await put(harness, *batch)
         assert [message.message_id for message in found] == [message.message_id for message in batch]
-        assert ids(found) == sorted(set(ids(found)))
+        assert list_ids(found) == sorted(set(list_ids(found)))
 
     async def test_one_message_may_go_to_several_destinations(self, harness: StoreHarness) -> None:
         first = sample(destination="orders")
@@ -162,5 +184,143 @@ class WritingContract:
         assert after.id > first.id
 
     async def test_committed_messages_survive_a_restart(self, harness: StoreHarness) -> None:
-        (message,) = await put(harness, _rich())
-        assert await stored(await harness.restart(), message) == message
+        (message,) = await put(harness, _build_rich())
+        assert await reload(await harness.restart(), message) == message
+
+
+_HAPPENED = datetime(2019, 7, 8, 9, 10, 11, 121314, tzinfo=UTC)
+
+
+class TimesContract:
+    """`event_time`, `created_at`, `status_at` and `available_at` through a message's whole life."""
+
+    async def test_every_step_moves_its_own_times_alone(self, harness: StoreHarness) -> None:
+        store, clock = harness.store, harness.clock
+        (message,) = await put(harness, sample(key=NEAR, event_time=_HAPPENED))
+        one = Selection(ids=[message.id])
+        fence = await own(store, LANE)
+
+        async def expect(*, status_at: datetime | None, available_at: datetime | None) -> None:
+            now = await reload(store, message)
+            assert (now.event_time, now.created_at) == (_HAPPENED, message.created_at)
+            assert (now.status_at, now.available_at) == (status_at, available_at)
+
+        await expect(status_at=message.created_at, available_at=None)
+        clock.advance(HOUR)
+        await store.claim(fence, Claim(1, [message.id]))
+        await expect(status_at=message.created_at, available_at=None)
+
+        retried_at = clock.advance(HOUR)
+        await store.settle(fence, Settlement(failures=[retry(message, delay=LEASE)], finished=[1]))
+        await expect(status_at=retried_at, available_at=retried_at + LEASE)
+
+        deferred_at = clock.advance(HOUR)
+        until = deferred_at + 5 * HOUR
+        await store.defer(one, until=until, by="ann", limit=1)
+        await expect(status_at=deferred_at, available_at=until)
+
+        failed_at = clock.advance(HOUR)
+        await settle_failures(store, fence, fail(message))
+        await expect(status_at=failed_at, available_at=until)
+
+        redriven_at = clock.advance(HOUR)
+        await store.redrive(one, by="ann", limit=1)
+        await expect(status_at=redriven_at, available_at=redriven_at)
+
+        held_at = clock.advance(HOUR)
+        await settle_failures(store, fence, hold(message))
+        await expect(status_at=held_at, available_at=None)
+
+        redriven_at = clock.advance(HOUR)
+        await store.redrive(one, by="ann", limit=1)
+        delivered_at = clock.advance(HOUR)
+        await close(store, fence, message, State.DELIVERED)
+        await expect(status_at=delivered_at, available_at=redriven_at)
+
+        replayed_at = clock.advance(HOUR)
+        await store.replay(one, by="ann", limit=1)
+        await expect(status_at=replayed_at, available_at=replayed_at)
+
+        discarded_at = clock.advance(HOUR)
+        await store.discard(one, by="ann", reason="no", limit=1)
+        await expect(status_at=discarded_at, available_at=replayed_at)
+
+    async def test_a_deferred_delivery_keeps_the_time_it_was_due(self, harness: StoreHarness) -> None:
+        """Latency of what was deferred counts from there, so history must still know."""
+        due_at = harness.clock.now() + HOUR
+        (message,) = await put(harness, sample(key=NEAR, event_time=_HAPPENED, available_at=due_at))
+        fence = await own(harness.store, LANE)
+        delivered_at = harness.clock.advance(HOUR + LEASE)
+        closed = await close(harness.store, fence, message, State.DELIVERED)
+        assert (closed.available_at, closed.status_at) == (due_at, delivered_at)
+        assert (closed.created_at, closed.event_time) == (message.created_at, _HAPPENED)
+
+    async def test_parking_has_no_time_to_go(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages: list[Message] = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        await park(store, await own(store, LANE), *messages)
+        for message in messages:
+            assert (await reload(store, message)).available_at is None
+
+
+_TIMEOUT = 10
+"""Seconds."""
+
+
+async def _wait_until_listening(wakeups: Wakeups) -> None:
+    """Wait until a wake-up would arrive, or skip the test."""
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            while not wakeups.is_listening:  # noqa: ASYNC110 - the protocol has a flag, no event
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.skip("This store wakes nobody.")
+
+
+async def _register_asleep(harness: StoreHarness) -> None:
+    """Register a sleeping relay: some stores notify only while there is one."""
+    await harness.store.register(replace(sample_relay(), asleep=True), lease=HOUR)
+
+
+class WakeupContract:
+    """`Store.wakeups`."""
+
+    async def test_a_commit_wakes_who_listens(self, harness: StoreHarness) -> None:
+        await _register_asleep(harness)
+        woken = asyncio.Event()
+        async with harness.store.wakeups(woken.set) as wakeups:
+            await _wait_until_listening(wakeups)
+            for _ in range(3):
+                woken.clear()
+                await harness.insert([sample(key=NEAR)])
+                async with asyncio.timeout(_TIMEOUT):
+                    await woken.wait()
+
+    async def test_several_can_listen(self, harness: StoreHarness) -> None:
+        await _register_asleep(harness)
+        one, other = asyncio.Event(), asyncio.Event()
+        second = await harness.open_second()
+        async with harness.store.wakeups(one.set) as first, second.wakeups(other.set) as last:
+            await _wait_until_listening(first)
+            await _wait_until_listening(last)
+            one.clear()
+            other.clear()
+            await harness.insert([sample(key=NEAR)])
+            async with asyncio.timeout(_TIMEOUT):
+                await one.wait()
+                await other.wait()
+
+    async def test_nobody_is_woken_after_the_end(self, harness: StoreHarness) -> None:
+        await _register_asleep(harness)
+        ended, still = asyncio.Event(), asyncio.Event()
+        second = await harness.open_second()
+        async with second.wakeups(still.set) as wakeups:
+            async with harness.store.wakeups(ended.set):
+                pass
+            await _wait_until_listening(wakeups)
+            ended.clear()
+            still.clear()
+            await harness.insert([sample(key=NEAR)])
+            async with asyncio.timeout(_TIMEOUT):
+                await still.wait()
+        assert not ended.is_set()

@@ -1,12 +1,14 @@
-"""Retention: what is closed and old goes, oldest first; nothing else does."""
+"""Retention: purging closed messages and inbox records, and what history keeps of a delivered message."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import BulkResult, Claim, Selection, Settlement
 from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State
-from pillarbox.protocols import Claim, Selection
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample
 from pillarbox.testing.store_contract.arrange import (
@@ -17,24 +19,26 @@ from pillarbox.testing.store_contract.arrange import (
     SECOND,
     THIRD,
     close,
-    everything,
     fail,
     hold,
-    ids,
+    list_ids,
     own,
     park,
     put,
+    read_everything,
+    read_state,
+    reload,
     retry,
-    settled,
+    settle_failures,
 )
 
-__all__ = ["PurgingContract"]
+__all__ = ["KeepContract", "PurgeContract"]
 
 _CLOSED = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
 
 
-async def _closed_an_hour_apart(harness: StoreHarness, count: int, state: State) -> list[Message]:
-    """Closed in the reverse order of their ids, so that oldest first is not id order."""
+async def _close_an_hour_apart(harness: StoreHarness, count: int, state: State) -> list[Message]:
+    """Commit messages and close them in the reverse order of their ids, so that oldest first is not id order."""
     store = harness.store
     messages = await put(harness, *(sample(key=NEAR) for _ in range(count)))
     fence = await own(store, LANE)
@@ -44,25 +48,25 @@ async def _closed_an_hour_apart(harness: StoreHarness, count: int, state: State)
     return messages
 
 
-async def _left(harness: StoreHarness) -> list[int]:
-    return ids(await harness.store.find(Selection(), limit=MANY))
+async def _list_remaining(harness: StoreHarness) -> list[int]:
+    return list_ids(await harness.store.find(Selection(), limit=MANY))
 
 
-class PurgingContract:
+class PurgeContract:
     """`Store.purge`, `Store.purge_ids` and `Store.purge_inbox`."""
 
     async def test_only_what_is_old_enough_goes(self, harness: StoreHarness) -> None:
-        messages = await _closed_an_hour_apart(harness, 3, State.DELIVERED)
+        messages = await _close_an_hour_apart(harness, 3, State.DELIVERED)
         purge = harness.store.purge
         assert await purge(State.DELIVERED, older_than=3 * HOUR + timedelta(microseconds=1), limit=MANY) == 0
         assert await purge(State.DELIVERED, older_than=2 * HOUR, limit=MANY) == 2
-        assert await _left(harness) == [messages[0].id]
+        assert await _list_remaining(harness) == [messages[0].id]
 
     async def test_the_oldest_goes_first_in_batches(self, harness: StoreHarness) -> None:
-        first, second, third = await _closed_an_hour_apart(harness, 3, State.FAILED)
+        first, second, third = await _close_an_hour_apart(harness, 3, State.FAILED)
         for left in ([first, second], [first], []):
             assert await harness.store.purge(State.FAILED, older_than=HOUR, limit=1) == 1
-            assert await _left(harness) == ids(left)
+            assert await _list_remaining(harness) == list_ids(left)
         assert third.id
         assert await harness.store.purge(State.FAILED, older_than=HOUR, limit=1) == 0
 
@@ -70,12 +74,12 @@ class PurgingContract:
         (message,) = await put(harness, sample(key=NEAR))
         await close(harness.store, await own(harness.store, LANE), message, State.DELIVERED)
         assert await harness.store.purge(State.DELIVERED, older_than=timedelta(0), limit=MANY) == 1
-        assert await _left(harness) == []
+        assert await _list_remaining(harness) == []
 
     async def test_forever_is_never(self, harness: StoreHarness) -> None:
-        messages = await _closed_an_hour_apart(harness, 2, State.FAILED)
+        messages = await _close_an_hour_apart(harness, 2, State.FAILED)
         assert await harness.store.purge(State.FAILED, older_than=FOREVER, limit=MANY) == 0
-        assert await _left(harness) == ids(messages)
+        assert await _list_remaining(harness) == list_ids(messages)
 
     async def test_each_state_goes_by_itself(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -86,7 +90,7 @@ class PurgingContract:
         harness.clock.advance(HOUR)
         for place, state in enumerate(_CLOSED, start=1):
             assert await store.purge(state, older_than=HOUR, limit=MANY) == 1
-            assert await _left(harness) == ids(messages[place:])
+            assert await _list_remaining(harness) == list_ids(messages[place:])
 
     async def test_what_is_open_never_goes(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -97,21 +101,21 @@ class PurgingContract:
             sample(key=NEAR, available_at=harness.clock.now() + HOUR),
         )
         _, retrying, parked, held, sending, _ = messages
-        await settled(store, fence, retry(retrying), hold(held))
+        await settle_failures(store, fence, retry(retrying), hold(held))
         await park(store, fence, parked)
         await store.claim(fence, Claim(1, [sending.id]))
         harness.clock.advance(timedelta(days=1_000))
         for state in State:
             assert await store.purge(state, older_than=HOUR, limit=MANY) == 0
-        assert await store.purge_ids(ids(messages)) == 0
-        assert await _left(harness) == ids(messages)
+        assert await store.purge_ids(list_ids(messages)) == 0
+        assert await _list_remaining(harness) == list_ids(messages)
 
     async def test_the_journal_goes_with_its_message_and_destination(self, harness: StoreHarness) -> None:
         store = harness.store
         first = sample(key=NEAR)
         gone, kept = await put(harness, first, sample(key=NEAR, destination="billing", message_id=first.message_id))
-        await settled(store, await own(store, LANE), fail(gone))
-        await settled(store, await own(store, LANE, destination="billing"), retry(kept))
+        await settle_failures(store, await own(store, LANE), fail(gone))
+        await settle_failures(store, await own(store, LANE, destination="billing"), retry(kept))
         await store.pause("orders", by="ann", reason="r")
         assert await store.purge(State.FAILED, older_than=timedelta(0), limit=MANY) == 1
         lines = [(line.destination, line.action) for line in await store.journal()]
@@ -121,9 +125,9 @@ class PurgingContract:
         store = harness.store
         fence = await own(store, LANE)
         first, second, third = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
-        await settled(store, fence, fail(first), fail(second))
+        await settle_failures(store, fence, fail(first), fail(second))
         assert await store.purge_ids([first.id, third.id, 987654]) == 1
-        assert await _left(harness) == ids([second, third])
+        assert await _list_remaining(harness) == list_ids([second, third])
         assert [line.message_id for line in await store.journal()] == [second.message_id]
         assert await store.purge_ids([]) == 0
 
@@ -155,7 +159,43 @@ class PurgingContract:
         (message,) = await put(harness, sample(key=NEAR))
         await close(harness.store, await own(harness.store, LANE), message, State.DELIVERED)
         await harness.accept("mailer", "/shop", str(message.message_id))
-        before = await everything(harness.store)
+        before = await read_everything(harness.store)
         harness.clock.advance(2 * HOUR)
         assert await harness.store.purge_inbox(older_than=HOUR, limit=MANY) == 1
-        assert (await everything(harness.store))[:2] == before[:2]
+        assert (await read_everything(harness.store))[:2] == before[:2]
+
+
+class KeepContract:
+    """The settings `keep` of history. Skipped for stores whose harness has no `open_with_keep`."""
+
+    async def test_no_payload_keeps_everything_else(self, harness: StoreHarness) -> None:
+        store = await harness.open_with_keep("no-payload")
+        (message,) = await put(harness, sample(key=NEAR, headers={"a": "b"}))
+        closed = await close(store, await own(store, LANE), message, State.DELIVERED)
+        assert closed == replace(
+            message, state=State.DELIVERED, payload=b"", payload_kept=False, status_at=closed.status_at
+        )
+
+    async def test_no_payload_keeps_the_payload_of_the_failed(self, harness: StoreHarness) -> None:
+        store = await harness.open_with_keep("no-payload")
+        (message,) = await put(harness, sample(key=NEAR))
+        closed = await close(store, await own(store, LANE), message, State.FAILED)
+        assert (closed.payload, closed.payload_kept) == (message.payload, True)
+
+    async def test_off_forgets_the_delivered_and_keeps_the_failed(self, harness: StoreHarness) -> None:
+        store = await harness.open_with_keep("off")
+        delivered, failed = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        fence = await own(store, LANE)
+        failed = await close(store, fence, failed, State.FAILED)
+        await store.settle(fence, Settlement(delivered=[delivered.id]))
+        assert list(await store.find(Selection(), limit=MANY)) == [failed]
+
+    async def test_a_replay_leaves_alone_what_has_no_payload(self, harness: StoreHarness) -> None:
+        bare, whole = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        fence = await own(harness.store, LANE)
+        await close(harness.store, fence, whole, State.DELIVERED)
+        bare = await close(await harness.open_with_keep("no-payload"), fence, bare, State.DELIVERED)
+        moved = await harness.store.replay(Selection(), by="ann", limit=MANY)
+        assert moved == BulkResult(1, whole.id, 1)
+        assert await reload(harness.store, bare) == bare
+        assert await read_state(harness.store, whole) is State.PENDING

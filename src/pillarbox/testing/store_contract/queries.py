@@ -1,0 +1,549 @@
+"""Queries: finding and counting messages, recent activity, the journal and pauses."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import Claim, FailedOutcome, JournalEntry, Pause, Selection, Store
+from pillarbox.message import Message, State, Waits
+from pillarbox.testing.harness import StoreHarness
+from pillarbox.testing.samples import sample
+from pillarbox.testing.store_contract.arrange import (
+    FAR,
+    HOUR,
+    LANE,
+    LEASE,
+    MANY,
+    NEAR,
+    OTHER,
+    SECOND,
+    THIRD,
+    close,
+    fail,
+    hold,
+    list_ids,
+    own,
+    park,
+    put,
+    reload,
+    retry,
+    settle_failures,
+)
+
+__all__ = ["ActivityContract", "CountsContract", "FindContract", "JournalContract"]
+
+
+async def _find_ids(harness: StoreHarness, selection: Selection) -> list[int]:
+    found = list_ids(await harness.store.find(selection, limit=MANY))
+    assert await harness.store.count(selection) == len(found)
+    return found
+
+
+async def _assert_finds_only(harness: StoreHarness, message: Message, *selections: Selection) -> None:
+    """Assert that each of the selections finds this message and no other."""
+    for selection in selections:
+        assert await _find_ids(harness, selection) == [message.id], selection
+
+
+class FindContract:
+    """`Store.find`."""
+
+    async def test_everything_is_found_by_id(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD, NEAR)))
+        fence = await own(store, LANE)
+        await close(store, fence, messages[2], State.DELIVERED)
+        await close(store, fence, messages[0], State.FAILED)
+        assert await _find_ids(harness, Selection()) == list_ids(messages)
+
+    async def test_finds_page_by_page(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await put(harness, *(sample(key=NEAR) for _ in range(5)))
+        fence = await own(store, LANE)
+        for place in (0, 3):
+            await close(store, fence, messages[place], State.DELIVERED)
+        pages, after = [], 0
+        while page := list_ids(await store.find(Selection(after=after), limit=2)):
+            pages.append(page)
+            after = page[-1]
+        every = list_ids(messages)
+        assert pages == [every[:2], every[2:4], every[4:]]
+
+    async def test_finds_by_what_the_writer_said(self, harness: StoreHarness) -> None:
+        mine = sample(key=NEAR, destination="billing", topic="bills", type="bill.sent", correlation_id="request-1")
+        mine, _ = await put(harness, mine, sample(key=SECOND))
+        selections = (
+            Selection(ids=[mine.id]),
+            Selection(ids=[mine.id, 987654]),
+            Selection(message_ids=[mine.message_id, uuid4()]),
+            Selection(destination="billing"),
+            Selection(topic="bills"),
+            Selection(type="bill.sent"),
+            Selection(key=NEAR),
+            Selection(correlation_id="request-1"),
+        )
+        await _assert_finds_only(harness, mine, *selections)
+        await close(harness.store, await own(harness.store, LANE, destination="billing"), mine, State.DELIVERED)
+        await _assert_finds_only(harness, mine, *selections)
+
+    async def test_every_condition_must_hold(self, harness: StoreHarness) -> None:
+        mine, other = await put(harness, sample(key=NEAR, topic="a"), sample(key=NEAR, topic="b"))
+        await _assert_finds_only(harness, mine, Selection(key=NEAR, topic="a"))
+        assert await _find_ids(harness, Selection(ids=[other.id], topic="a")) == []
+        assert await _find_ids(harness, Selection(topic="A")) == []
+
+    async def test_empty_lists_find_nothing(self, harness: StoreHarness) -> None:
+        await put(harness, sample(key=NEAR))
+        for selection in (Selection(ids=[]), Selection(message_ids=[]), Selection(states=[])):
+            assert await _find_ids(harness, selection) == []
+
+    async def test_an_empty_key_is_a_key(self, harness: StoreHarness) -> None:
+        empty, _ = await put(harness, sample(key=""), sample(key=None))
+        await _assert_finds_only(harness, empty, Selection(key=""))
+
+    async def test_finds_by_state(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        messages = await put(harness, *(sample(key=NEAR) for _ in range(9)))
+        fresh, sending, delivered, failed, skipped, discarded, held, retrying, parked = messages
+        await close(store, fence, delivered, State.DELIVERED)
+        await close(store, fence, failed, State.FAILED)
+        await close(store, fence, skipped, State.SKIPPED)
+        await close(store, fence, discarded, State.DISCARDED)
+        await settle_failures(store, fence, hold(held), retry(retrying))
+        await park(store, fence, parked)
+        await store.claim(fence, Claim(1, [sending.id]))
+        expected = {
+            State.PENDING: [fresh, retrying, parked],
+            State.SENDING: [sending],
+            State.DELIVERED: [delivered],
+            State.FAILED: [failed, held],
+            State.SKIPPED: [skipped],
+            State.DISCARDED: [discarded],
+        }
+        for state, those in expected.items():
+            found = await store.find(Selection(states=[state]), limit=MANY)
+            assert list_ids(found) == list_ids(those)
+            assert all(message.state is state for message in found)
+        both = Selection(states=[State.SENDING, State.FAILED])
+        assert await _find_ids(harness, both) == list_ids([sending, failed, held])
+
+    async def test_a_retrying_message_in_hand_is_sending(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, retry(message))
+        await store.claim(fence, Claim(1, [message.id]))
+        await _assert_finds_only(harness, message, Selection(states=[State.SENDING]))
+
+    async def test_finds_by_a_part_of_the_last_error(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        odd, plain, _ = await put(harness, sample(key=NEAR), sample(key=SECOND), sample(key=THIRD))
+        await settle_failures(
+            store, fence, retry(odd, error="Disk 50%_full (a\\b)"), fail(plain, error="Disk 50 percent full (ab)")
+        )
+        assert await _find_ids(harness, Selection(error="dISK 50")) == list_ids([odd, plain])
+        await _assert_finds_only(harness, odd, *(Selection(error=part) for part in ("50%", "%_FULL", "_f", "a\\b")))
+        await _assert_finds_only(harness, plain, Selection(error="percent"))
+        assert await _find_ids(harness, Selection(error="50%full")) == []
+
+    async def test_finds_by_attempts(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        none, two, three = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        await settle_failures(store, fence, retry(two, attempts=2), fail(three, attempts=3))
+        assert await _find_ids(harness, Selection(min_attempts=0)) == list_ids([none, two, three])
+        assert await _find_ids(harness, Selection(min_attempts=2)) == list_ids([two, three])
+        assert await _find_ids(harness, Selection(min_attempts=3)) == list_ids([three])
+
+    async def test_finds_by_the_time_of_creation(self, harness: StoreHarness) -> None:
+        (first,) = await put(harness, sample(key=NEAR))
+        harness.clock.advance(LEASE)
+        (second,) = await put(harness, sample(key=NEAR))
+        await close(harness.store, await own(harness.store, LANE), first, State.DELIVERED)
+        assert first.created_at is not None
+        assert second.created_at is not None
+        assert first.created_at < second.created_at
+        instant = timedelta(microseconds=1)
+        assert await _find_ids(harness, Selection(since=first.created_at)) == list_ids([first, second])
+        await _assert_finds_only(
+            harness, second, Selection(since=first.created_at + instant), Selection(since=second.created_at)
+        )
+        await _assert_finds_only(harness, first, Selection(until=second.created_at))
+        assert await _find_ids(harness, Selection(until=second.created_at + instant)) == list_ids([first, second])
+        assert await _find_ids(harness, Selection(until=first.created_at)) == []
+        await _assert_finds_only(harness, first, Selection(since=first.created_at, until=second.created_at))
+
+    async def test_finds_by_the_time_of_the_last_change(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        closed, waiting = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        harness.clock.advance(HOUR)
+        closed = await close(store, fence, closed, State.DELIVERED)
+        harness.clock.advance(HOUR)
+        await settle_failures(store, fence, retry(waiting))
+        waiting = await reload(store, waiting)
+        assert closed.status_at is not None
+        assert waiting.status_at == closed.status_at + HOUR
+        assert await _find_ids(harness, Selection(changed_before=closed.status_at)) == []
+        await _assert_finds_only(harness, closed, Selection(changed_before=waiting.status_at))
+        later = waiting.status_at + timedelta(microseconds=1)
+        assert await _find_ids(harness, Selection(changed_before=later)) == list_ids([closed, waiting])
+
+    async def test_payloads_can_be_left_out(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        await close(store, await own(store, LANE), messages[0], State.DELIVERED)
+        whole = await store.find(Selection(), limit=MANY)
+        bare = await store.find(Selection(), limit=MANY, payloads=False)
+        assert [message.payload for message in bare] == [b"", b""]
+        assert list(bare) == [replace(message, payload=b"") for message in whole]
+
+
+_Counts = dict[tuple[str, str | None, State, bool], tuple[int, datetime | None]]
+
+
+async def _read_counts(store: Store, *, limit: int = 100_000) -> _Counts:
+    counts = await store.counts(limit=limit)
+    counted = {(one.destination, one.topic, one.state, one.due): (one.count, one.oldest_at) for one in counts}
+    assert len(counted) == len(counts)
+    return counted
+
+
+class CountsContract:
+    """`Store.counts`."""
+
+    async def test_nothing_is_counted_where_nothing_is(self, harness: StoreHarness) -> None:
+        assert await _read_counts(harness.store) == {}
+
+    async def test_counts_by_destination_and_topic(self, harness: StoreHarness) -> None:
+        first, _, billed, other = await put(
+            harness,
+            sample(key=NEAR),
+            sample(key=SECOND),
+            sample(key=NEAR, destination="billing"),
+            sample(key=NEAR, topic="returns"),
+        )
+        assert await _read_counts(harness.store) == {
+            ("orders", "orders", State.PENDING, True): (2, first.created_at),
+            ("billing", "orders", State.PENDING, True): (1, billed.created_at),
+            ("orders", "returns", State.PENDING, True): (1, other.created_at),
+        }
+
+    async def test_counts_by_state(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        states = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
+        closing = await put(harness, *(sample(key=NEAR) for _ in states))
+        sending, _ = await put(harness, sample(key=NEAR), sample(key=NEAR))
+        closed_at = harness.clock.advance(HOUR)
+        for message, state in zip(closing, states, strict=True):
+            await close(store, fence, message, state)
+        await store.claim(fence, Claim(1, [sending.id]))
+        harness.clock.advance(HOUR)
+        assert await _read_counts(store) == {
+            ("orders", "orders", State.PENDING, True): (1, sending.created_at),
+            ("orders", "orders", State.SENDING, True): (1, sending.created_at),
+        } | {("orders", "orders", state, True): (1, closed_at) for state in states}
+
+    async def test_what_waits_for_a_later_time_is_counted_apart(self, harness: StoreHarness) -> None:
+        store, now = harness.store, harness.clock.now()
+        fence = await own(store, LANE)
+        retrying, later, *_ = await put(
+            harness,
+            sample(key=NEAR),
+            sample(key=SECOND),
+            sample(key=THIRD, available_at=now + 2 * HOUR),
+            sample(key=THIRD, available_at=now - HOUR),
+        )
+        await settle_failures(store, fence, retry(retrying, delay=LEASE), retry(later, delay=HOUR))
+        group = ("orders", "orders", State.PENDING)
+        assert await _read_counts(store) == {(*group, True): (1, now - HOUR), (*group, False): (3, now + LEASE)}
+        harness.clock.advance(LEASE)
+        assert await _read_counts(store) == {(*group, True): (2, now - HOUR), (*group, False): (2, now + HOUR)}
+
+    async def test_what_is_parked_was_due_when_it_was_written(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        harness.clock.advance(HOUR)
+        await park(store, await own(store, LANE), message)
+        assert await _read_counts(store) == {("orders", "orders", State.PENDING, True): (1, message.created_at)}
+
+    async def test_held_ones_count_as_failed(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        held, failed = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        await settle_failures(store, fence, hold(held))
+        await close(store, fence, failed, State.FAILED)
+        counted = await _read_counts(store)
+        assert list(counted) == [("orders", "orders", State.FAILED, True)]
+        assert counted["orders", "orders", State.FAILED, True][0] == 2
+
+    async def test_no_count_looks_at_more_than_the_limit(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        messages = await put(harness, *(sample(key=NEAR) for _ in range(10)))
+        for message in messages[:5]:
+            await close(store, fence, message, State.DELIVERED)
+        counted = await _read_counts(store, limit=3)
+        assert {state for _, _, state, _ in counted} == {State.PENDING, State.DELIVERED}
+        assert all(1 <= count <= 3 for count, _ in counted.values())
+        assert {count for count, _ in (await _read_counts(store, limit=5)).values()} == {5}
+
+
+_MINUTE = timedelta(minutes=1)
+
+
+def _subtract(begin: datetime | None, end: datetime | None) -> timedelta:
+    assert begin is not None
+    assert end is not None
+    return end - begin
+
+
+class ActivityContract:
+    """`Store.oldest_due`, `activity` and `claims`."""
+
+    async def test_nothing_is_due_where_nothing_waits(self, harness: StoreHarness) -> None:
+        assert dict(await harness.store.oldest_due()) == {}
+
+    async def test_the_oldest_of_each_destination_is_told_from_any_lane(self, harness: StoreHarness) -> None:
+        (first,) = await put(harness, sample(key=FAR))
+        harness.clock.advance(_MINUTE)
+        _, billed = await put(harness, sample(key=NEAR), sample(key=NEAR, destination="billing"))
+        assert dict(await harness.store.oldest_due()) == {"orders": first.created_at, "billing": billed.created_at}
+
+    async def test_what_is_deferred_is_old_from_its_due_time_on(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR), delay=HOUR)
+        assert dict(await harness.store.oldest_due()) == {}
+        harness.clock.advance(2 * HOUR)
+        assert dict(await harness.store.oldest_due()) == {"orders": message.available_at}
+
+    async def test_what_is_parked_or_held_is_nobodys_delay(self, harness: StoreHarness) -> None:
+        head, behind = await put(harness, sample(key=NEAR), sample(key=NEAR))
+        fence = await own(harness.store, LANE)
+        await settle_failures(harness.store, fence, hold(head))
+        await park(harness.store, fence, behind)
+        assert dict(await harness.store.oldest_due()) == {}
+
+    async def test_deliveries_are_told_with_their_latency(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR, topic="eu"))
+        fence = await own(harness.store, LANE, lease=HOUR)
+        harness.clock.advance(_MINUTE)
+        closed = await close(harness.store, fence, message, State.DELIVERED)
+        activity = await harness.store.activity(window=HOUR)
+        (one,) = activity.delivered
+        assert (one.destination, one.topic) == ("orders", "eu")
+        assert one.latency == _subtract(closed.created_at, closed.status_at)
+        assert one.end_to_end == _subtract(closed.event_time, closed.status_at)
+        assert one.at == closed.status_at
+        assert activity.complete
+
+    async def test_a_deferred_ones_latency_begins_when_it_was_due(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR), delay=HOUR)
+        fence = await own(harness.store, LANE, lease=3 * HOUR)
+        harness.clock.advance(HOUR + _MINUTE)
+        closed = await close(harness.store, fence, message, State.DELIVERED)
+        (one,) = (await harness.store.activity(window=HOUR)).delivered
+        assert one.latency == _subtract(message.available_at, closed.status_at)
+
+    async def test_a_retried_ones_latency_begins_when_it_was_written(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(harness.store, LANE, lease=HOUR)
+        await settle_failures(harness.store, fence, retry(message))
+        harness.clock.advance(_MINUTE)
+        closed = await close(harness.store, fence, message, State.DELIVERED)
+        (one,) = (await harness.store.activity(window=HOUR)).delivered
+        assert one.latency == _subtract(message.created_at, closed.status_at)
+
+    async def test_only_the_window_is_looked_at(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(harness.store, LANE, lease=3 * HOUR)
+        await settle_failures(harness.store, fence, retry(message))
+        await close(harness.store, fence, message, State.DELIVERED)
+        harness.clock.advance(2 * HOUR)
+        activity = await harness.store.activity(window=HOUR)
+        assert (list(activity.delivered), dict(activity.attempts_failed)) == ([], {})
+
+    async def test_of_many_deliveries_the_latest_are_told(self, harness: StoreHarness) -> None:
+        messages = await put(harness, *(sample(key=NEAR, topic=f"t{number}") for number in range(4)))
+        fence = await own(harness.store, LANE, lease=HOUR)
+        for number, message in enumerate(messages):
+            harness.clock.advance(_MINUTE)
+            await close(harness.store, fence, message, State.DELIVERED, number=1_000 + number)
+        activity = await harness.store.activity(window=HOUR, limit=2)
+        assert [one.topic for one in activity.delivered] == ["t3", "t2"]
+        assert not activity.complete
+
+    async def test_failed_attempts_are_counted_by_destination(self, harness: StoreHarness) -> None:
+        first, second = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        fence = await own(harness.store, LANE)
+        await settle_failures(harness.store, fence, retry(first), retry(second))
+        await settle_failures(harness.store, fence, retry(first, attempts=2), number=1_001)
+        assert dict((await harness.store.activity(window=HOUR)).attempts_failed) == {"orders": 3}
+
+    async def test_what_is_in_hand_for_long_is_told_oldest_first(self, harness: StoreHarness) -> None:
+        first, second, third = await put(harness, sample(key=NEAR), sample(key=SECOND), sample(key=FAR))
+        fence = await own(harness.store, LANE, OTHER, lease=HOUR)
+        began = harness.clock.now()
+        await harness.store.claim(fence, Claim(1, [first.id, second.id], 2))
+        harness.clock.advance(_MINUTE)
+        await harness.store.claim(fence, Claim(2, [third.id]))
+        harness.clock.advance(_MINUTE)
+        both = await harness.store.claims(older_than=_MINUTE)
+        assert [list(claim.message_ids) for claim in both] == [[first.id, second.id], [third.id]]
+        (one,) = await harness.store.claims(older_than=2 * _MINUTE)
+        assert (one.relay_id, one.claimed_at, one.strikes) == (fence.relay_id, began, 2)
+        assert list(await harness.store.claims(older_than=LEASE * 100)) == []
+        assert len(await harness.store.claims(older_than=_MINUTE, limit=1)) == 1
+
+
+class JournalContract:
+    """`Store.journal`, `Store.note`, `Store.pause`, `Store.resume` and `Store.pauses`."""
+
+    async def test_what_is_done_to_the_whole_store_leaves_a_line(self, harness: StoreHarness) -> None:
+        now = harness.clock.advance(HOUR)
+        await harness.store.note("purged", by="ann", detail="3 delivered ü")
+        assert list(await harness.store.journal()) == [
+            JournalEntry(message_id=None, destination="*", action="purged", at=now, by="ann", detail="3 delivered ü")
+        ]
+
+    async def test_the_happy_path_leaves_no_line(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        await close(harness.store, await own(harness.store, LANE), message, State.DELIVERED)
+        assert list(await harness.store.journal()) == []
+
+    async def test_every_trouble_leaves_a_line(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        now = harness.clock.advance(HOUR)
+        for action, state, waits in (
+            ("attempt_failed", State.PENDING, Waits.RETRY),
+            ("held", State.PENDING, Waits.HELD),
+            ("deferred", State.PENDING, Waits.DEFERRED),
+            ("failed", State.FAILED, None),
+            ("skipped", State.SKIPPED, None),
+            ("discarded", State.DISCARDED, None),
+        ):
+            (message,) = await put(harness, sample(key=NEAR))
+            outcome = FailedOutcome(
+                message_id=message.id, state=state, waits=waits, attempts=3, error="HTTP 500 ü",
+                detail="Traceback:\n  line 1", delay=LEASE if waits in (Waits.RETRY, Waits.DEFERRED) else None,
+            )  # fmt: skip
+            await settle_failures(store, fence, outcome)
+            assert list(await store.journal(message_id=message.message_id)) == [
+                JournalEntry(
+                    message_id=message.message_id, destination="orders", action=action, at=now,
+                    by=str(fence.relay_id), attempt=3, error="HTTP 500 ü", detail="Traceback:\n  line 1",
+                )
+            ]  # fmt: skip
+
+    async def test_operators_are_named_with_the_time(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        one = Selection(ids=[message.id])
+        expected = []
+
+        def expect(action: str, by: str) -> None:
+            expected.append((message.message_id, "orders", action, by, harness.clock.now()))
+            harness.clock.advance(HOUR)
+
+        await store.defer(one, until=harness.clock.now(), by="ann", limit=1)
+        expect("deferred", "ann")
+        await settle_failures(store, fence, fail(message))
+        expect("failed", str(fence.relay_id))
+        await store.redrive(one, by="bob", limit=1)
+        expect("redriven", "bob")
+        await close(store, fence, message, State.DELIVERED)
+        await store.replay(one, by="cleo", limit=1)
+        expect("replayed", "cleo")
+        await store.discard(one, by="dörte", reason="enough", limit=1)
+        expect("discarded", "dörte")
+        lines = await store.journal(message_id=message.message_id)
+        assert [(line.message_id, line.destination, line.action, line.by, line.at) for line in lines] == expected
+        assert "enough" in (lines[-1].error, lines[-1].detail)
+
+    async def test_a_redrive_to_elsewhere_is_written_down_too(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        await settle_failures(store, await own(store, LANE), fail(message))
+        await store.redrive(Selection(), by="ann", limit=MANY, to="spare")
+        lines = await store.journal(message_id=message.message_id)
+        assert [(line.action, line.by) for line in lines][1:] == [("redriven", "ann")]
+
+    async def test_each_message_of_a_batch_has_its_line(self, harness: StoreHarness) -> None:
+        messages = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        await harness.store.discard(Selection(), by="ann", reason="no", limit=MANY)
+        lines = await harness.store.journal()
+        assert sorted(str(line.message_id) for line in lines) == sorted(str(one.message_id) for one in messages)
+
+    async def test_lines_come_oldest_first_and_the_latest_of_them(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        for attempt in range(1, 6):
+            await settle_failures(store, fence, retry(message, attempts=attempt, delay=None))
+            harness.clock.advance(LEASE)
+        assert [line.attempt for line in await store.journal()] == [1, 2, 3, 4, 5]
+        assert [line.attempt for line in await store.journal(limit=2)] == [4, 5]
+
+    async def test_the_journal_of_one_message_is_its_own(self, harness: StoreHarness) -> None:
+        store = harness.store
+        one, other = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        await settle_failures(store, await own(store, LANE), retry(one), fail(other))
+        lines = await store.journal(message_id=one.message_id)
+        assert [(line.message_id, line.action) for line in lines] == [(one.message_id, "attempt_failed")]
+
+    async def test_one_message_has_a_journal_over_all_its_destinations(self, harness: StoreHarness) -> None:
+        store = harness.store
+        first = sample(key=NEAR)
+        for message in await put(harness, first, sample(key=NEAR, destination="billing", message_id=first.message_id)):
+            await settle_failures(store, await own(store, LANE, destination=message.destination), fail(message))
+        lines = await store.journal(message_id=first.message_id)
+        assert [line.destination for line in lines] == ["orders", "billing"]
+
+    async def test_a_destination_is_paused_and_resumed(self, harness: StoreHarness) -> None:
+        store, paused_at = harness.store, harness.clock.now()
+        await store.pause("orders", by="ann", reason="müll")
+        await store.pause("billing", by="bob", reason="too")
+        pauses = sorted(await store.pauses(), key=lambda pause: pause.destination)
+        assert pauses == [
+            Pause(destination="billing", by="bob", at=paused_at, reason="too"),
+            Pause(destination="orders", by="ann", at=paused_at, reason="müll"),
+        ]
+        resumed_at = harness.clock.advance(HOUR)
+        assert await store.resume("orders", by="cleo")
+        assert [pause.destination for pause in await store.pauses()] == ["billing"]
+        lines = [line for line in await store.journal() if line.destination == "orders"]
+        assert [(line.message_id, line.action, line.by, line.at) for line in lines] == [
+            (None, "paused", "ann", paused_at),
+            (None, "resumed", "cleo", resumed_at),
+        ]
+        assert "müll" in (lines[0].error, lines[0].detail)
+
+    async def test_a_second_pause_keeps_the_first_ones_word(self, harness: StoreHarness) -> None:
+        store = harness.store
+        await store.pause("orders", by="ann", reason="first")
+        before = await store.pauses(), await store.journal()
+        harness.clock.advance(HOUR)
+        await store.pause("orders", by="bob", reason="second")
+        assert (await store.pauses(), await store.journal()) == before
+
+    async def test_resuming_what_is_not_paused_is_false(self, harness: StoreHarness) -> None:
+        store = harness.store
+        assert not await store.resume("orders", by="ann")
+        await store.pause("orders", by="ann", reason="r")
+        assert await store.resume("orders", by="ann")
+        assert not await store.resume("orders", by="ann")
+        assert [line.action for line in await store.journal()] == ["paused", "resumed"]
+
+    async def test_a_pause_survives_a_restart_and_touches_no_message(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        await harness.store.pause("orders", by="ann", reason="r")
+        store = await harness.restart()
+        assert [pause.destination for pause in await store.pauses()] == ["orders"]
+        assert list((await store.read("orders", partitions=[LANE], cursor=None, limit=MANY)).messages) == [message]

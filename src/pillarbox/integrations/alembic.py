@@ -1,4 +1,4 @@
-"""Alembic: operations that make and change the tables, and autogenerate that writes them.
+"""Alembic operations that create and change our tables, and autogenerate support that writes them.
 
 Import it in `env.py`, or in the migration that uses it:
 
@@ -23,16 +23,15 @@ from alembic.operations.ops import UpgradeOps
 from alembic.util import DispatchPriority, PriorityDispatchResult
 from sqlalchemy import Connection, MetaData, text
 
-from pillarbox.integrations.sqlalchemy import escaped, included, quote_of, scheme_of, version_of
-from pillarbox.names import Names
-from pillarbox.stores.migrations import check_version
-from pillarbox.stores.scripts import latest, statements
+from pillarbox.integrations.sqlalchemy import escape_colons, find_quote, list_included, read_version, to_scheme
+from pillarbox.message import Names
+from pillarbox.stores.migrations import build_statements, check_version, latest_version
 
 __all__ = ["ChangeTables"]
 
 
 class ChangeTables(MigrateOperation):
-    """The way of the tables from one version to another; 0 is none."""
+    """Change of the tables from one version to another; 0 is none."""
 
     def __init__(self, names: Names, *, since: int, to: int) -> None:
         self.names = names
@@ -43,16 +42,16 @@ class ChangeTables(MigrateOperation):
         return type(self)(self.names, since=self.to, to=self.since)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """What `alembic check` prints."""
+        """Return what `alembic check` prints."""
         return ("change_pillarbox_tables", self.names.schema, self.names.prefix, self.since, self.to)
 
-    # --- `op.…`: Alembic passes the operations first ---
+    # --- `op.…`: Alembic passes its `Operations` as the first argument ---
 
     @classmethod
     def create(
         cls, operations: Operations, version: int, *, schema: str | None = None, prefix: str = "pillarbox_"
     ) -> None:
-        """Make the tables of that version."""
+        """Create the tables of that version."""
         operations.invoke(cls(Names(schema, prefix), since=0, to=version))
 
     @classmethod
@@ -65,7 +64,7 @@ class ChangeTables(MigrateOperation):
         schema: str | None = None,
         prefix: str = "pillarbox_",
     ) -> None:
-        """Bring the tables to a newer version, by default from the one before it."""
+        """Upgrade the tables to a newer version, by default from the one before it."""
         operations.invoke(cls(Names(schema, prefix), since=to - 1 if since is None else since, to=to))
 
     @classmethod
@@ -78,14 +77,14 @@ class ChangeTables(MigrateOperation):
         schema: str | None = None,
         prefix: str = "pillarbox_",
     ) -> None:
-        """Take the tables back to an older version, by default from the one after it. Data is kept where it can be."""
+        """Downgrade the tables to an older version, by default from the one after it. Data is kept where possible."""
         operations.invoke(cls(Names(schema, prefix), since=to + 1 if since is None else since, to=to))
 
     @classmethod
     def drop(
         cls, operations: Operations, version: int, *, schema: str | None = None, prefix: str = "pillarbox_"
     ) -> None:
-        """Remove the tables, which are of that version, with all messages in them."""
+        """Drop the tables, which have that version, with all messages in them."""
         operations.invoke(cls(Names(schema, prefix), since=version, to=0))
 
 
@@ -102,16 +101,16 @@ for _name, _method in (
 def _change(operations: Operations, change: ChangeTables) -> None:
     dialect = operations.get_context().dialect
     if change.names.schema is not None and change.since == 0:
-        quote = quote_of(dialect)
+        quote = find_quote(dialect)
         operations.execute(text(f"create schema if not exists {quote}{change.names.schema}{quote}"))
-    for statement in statements(scheme_of(dialect), names=change.names, since=change.since, to=change.to):
-        operations.execute(text(escaped(statement)))
+    for statement in build_statements(to_scheme(dialect), names=change.names, since=change.since, to=change.to):
+        operations.execute(text(escape_colons(statement)))
 
 
 @renderers.dispatch_for(ChangeTables)
-def _rendered(context: AutogenContext, change: ChangeTables) -> str:
+def _render(context: AutogenContext, change: ChangeTables) -> str:
     context.imports.add("import pillarbox.integrations.alembic")
-    where = "".join(
+    names = "".join(
         f", {name}={value!r}"
         for name, value, default in (
             ("schema", change.names.schema, None),
@@ -120,43 +119,43 @@ def _rendered(context: AutogenContext, change: ChangeTables) -> str:
         if value != default
     )
     if change.since == 0:
-        return f"op.create_pillarbox_tables({change.to}{where})"
+        return f"op.create_pillarbox_tables({change.to}{names})"
     if change.to == 0:
-        return f"op.drop_pillarbox_tables({change.since}{where})"
-    way = "upgrade" if change.to > change.since else "downgrade"
-    return f"op.{way}_pillarbox_tables(to={change.to}, since={change.since}{where})"
+        return f"op.drop_pillarbox_tables({change.since}{names})"
+    direction = "upgrade" if change.to > change.since else "downgrade"
+    return f"op.{direction}_pillarbox_tables(to={change.to}, since={change.since}{names})"
 
 
 @comparators.dispatch_for("schema", priority=DispatchPriority.FIRST)
 def _compare(context: AutogenContext, upgrade_ops: UpgradeOps, _schemas: object) -> PriorityDispatchResult:
-    """Before Alembic's own, which would want to drop what it finds and nobody declared."""
-    wanted = [names for metadata in _metadata(context) for names in included(metadata)]
+    """Compare before Alembic does: it would drop our tables, because no `Table` declares them."""
+    wanted = [names for metadata in _list_metadata(context) for names in list_included(metadata)]
     default = context.dialect.default_schema_name
-    context._name_filters.append(lambda name, kind, parents: not _is_ours(name, kind, parents, wanted, default))
+    context._name_filters.append(lambda name, kind, parents: not _is_own_table(name, kind, parents, wanted, default))
     if context.connection is not None:
-        upgrade_ops.ops += [change for names in wanted for change in _changes(context.connection, names)]
+        upgrade_ops.ops += [change for names in wanted for change in _find_changes(context.connection, names)]
     return PriorityDispatchResult.CONTINUE
 
 
-def _changes(connection: Connection, names: Names) -> Iterator[ChangeTables]:
-    current, wanted = version_of(connection, names), latest(scheme_of(connection.dialect))
+def _find_changes(connection: Connection, names: Names) -> Iterator[ChangeTables]:
+    current, wanted = read_version(connection, names), latest_version(to_scheme(connection.dialect))
     if current > wanted:
         check_version(current, latest=wanted)
     if current < wanted:
         yield ChangeTables(names, since=current, to=wanted)
 
 
-def _metadata(context: AutogenContext) -> Iterable[MetaData]:
-    given = context.metadata
-    if given is None:
+def _list_metadata(context: AutogenContext) -> Iterable[MetaData]:
+    metadata = context.metadata
+    if metadata is None:
         return ()
-    return (given,) if isinstance(given, MetaData) else given
+    return (metadata,) if isinstance(metadata, MetaData) else metadata
 
 
-def _is_ours(
+def _is_own_table(
     name: str | None, kind: str, parents: Mapping[str, Any], wanted: Iterable[Names], default: str | None
 ) -> bool:
-    """Alembic leaves out the name of the default schema; people may have written it."""
+    # Alembic leaves out the name of the default schema; `include_tables` may have been given it.
     if kind != "table" or name is None:
         return False
     schema = parents.get("schema_name") or default

@@ -1,4 +1,4 @@
-"""In a web service: relays and consumers beside it, and the context of each request. FastAPI, Starlette, any ASGI.
+"""Relays and consumers inside a web service, and the context of each request. For FastAPI, Starlette and any ASGI app.
 
 Nothing here imports a framework: a lifespan and a middleware are plain ASGI.
 """
@@ -14,9 +14,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol, Self
 
 from pillarbox.context import correlation, trace
-from pillarbox.limits import MAX_TEXT
+from pillarbox.message import MAX_TEXT
 
-__all__ = ["Beside", "ContextMiddleware", "Runner", "lifespan"]
+__all__ = ["BackgroundRunner", "ContextMiddleware", "Runnable", "lifespan"]
 
 log = logging.getLogger("pillarbox.asgi")
 
@@ -24,32 +24,32 @@ App = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 _CORRELATION_HEADERS: Final = (b"x-correlation-id", b"x-request-id")
 
 
-class Runner(Protocol):
+class Runnable(Protocol):
     """A `Relay` or a `Consumer`."""
 
     async def run(self) -> None: ...
     def stop(self) -> None: ...
 
 
-class Beside:
-    """Runs relays and consumers in a thread and loop of their own, for as long as its block lasts.
+class BackgroundRunner:
+    """Runs relays and consumers in a thread with a loop of their own, while its block lasts.
 
-    A request that keeps the web service's loop busy does not hold them up, nor they it. Each is made in that thread, by
-    the function given, and stopped gracefully at the end. One that ends with an error is logged at once, and takes
-    the others with it; the error is raised when the block ends.
+    A request that keeps the web service's loop busy does not delay them, and they do not delay it. Each is created in
+    that thread, by one of the functions, and stopped gracefully at the end. When one fails, the error is logged at
+    once, the others are stopped, and the error is raised when the block ends.
     """
 
-    def __init__(self, *makers: Callable[[], Runner]) -> None:
-        self._makers = makers
+    def __init__(self, *factories: Callable[[], Runnable]) -> None:
+        self._factories = factories
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._runners: list[Runner] = []
+        self._runners: list[Runnable] = []
         self._error: BaseException | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._main, name="pillarbox-beside", daemon=True)
 
     @property
     def is_running(self) -> bool:
-        """False before it starts, after it stops, and when one of them has failed."""
+        """True while they run: not before the start, after the end, or after one has failed."""
         return self._started.is_set() and self._thread.is_alive()
 
     async def __aenter__(self) -> Self:
@@ -62,7 +62,7 @@ class Beside:
     async def __aexit__(self, *_: object) -> None:
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(self._stop)
         await asyncio.to_thread(self._thread.join)
         if self._error is not None:
@@ -79,7 +79,7 @@ class Beside:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._runners = [make() for make in self._makers]
+        self._runners = [create() for create in self._factories]
         self._started.set()
         tasks = [asyncio.create_task(runner.run()) for runner in self._runners]
         if tasks:
@@ -94,19 +94,19 @@ class Beside:
             runner.stop()
 
 
-def lifespan(*makers: Callable[[], Runner]) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """A lifespan for `FastAPI(lifespan=...)` or `Starlette(lifespan=...)` that runs these beside the app."""
+def lifespan(*factories: Callable[[], Runnable]) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """Build a lifespan for `FastAPI(lifespan=...)` or `Starlette(lifespan=...)` that runs these with the app."""
 
     @asynccontextmanager
-    async def live(_: object) -> AsyncIterator[None]:
-        async with Beside(*makers):
+    async def run(_: object) -> AsyncIterator[None]:
+        async with BackgroundRunner(*factories):
             yield
 
-    return live
+    return run
 
 
 class ContextMiddleware:
-    """What a request publishes belongs to it: its correlation id and its trace, from its headers.
+    """Gives the messages that a request publishes its correlation id and its trace, from its headers.
 
     The correlation id is taken from `x-correlation-id`, or else `x-request-id`; without either, each message starts a
     chain of its own. Trust these headers only behind a proxy that sets them.
@@ -121,21 +121,21 @@ class ContextMiddleware:
             return
         headers = dict(scope["headers"])
         with contextlib.ExitStack() as context:
-            if (given := _correlation_of(headers)) is not None:
-                context.enter_context(correlation(given))
-            context.enter_context(trace(_text(headers, b"traceparent"), _text(headers, b"tracestate")))
+            if (correlation_id := _find_correlation_id(headers)) is not None:
+                context.enter_context(correlation(correlation_id))
+            context.enter_context(trace(_read_text(headers, b"traceparent"), _read_text(headers, b"tracestate")))
             await self._app(scope, receive, send)
 
 
-def _correlation_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """What cannot be a correlation id is no reason to refuse a request."""
+def _find_correlation_id(headers: Mapping[bytes, bytes]) -> str | None:
+    # A header that cannot be a correlation id is ignored: it is no reason to refuse a request.
     for name in _CORRELATION_HEADERS:
-        text = _text(headers, name)
+        text = _read_text(headers, name)
         if text is not None and 0 < len(text) <= MAX_TEXT and text.isprintable():
             return text
     return None
 
 
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+def _read_text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
     value = headers.get(name)
     return None if value is None else value.decode("latin-1")

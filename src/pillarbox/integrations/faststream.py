@@ -11,15 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pillarbox.cloudevents import AMQP, HTTP, KAFKA, NATS, Binding, CloudEvent
-from pillarbox.consumer.causes import Cause, cause_of
-from pillarbox.consumer.transactions import transactions_of
-from pillarbox.consumer.unit import Unit
+from pillarbox.consumer.processing import ErrorClass, classify_error
+from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
+from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
+from pillarbox.decoding import to_cloudevent, to_usable_id
 from pillarbox.errors import ConfigError, DecodeError, MissingExtra
 from pillarbox.handlers import Handler
 from pillarbox.inbox import Inbox
-from pillarbox.protocols import Plain, Received
-from pillarbox.receivers.identity import identity
-from pillarbox.receiving import event_of
 
 try:
     from faststream import BaseMiddleware
@@ -36,18 +34,18 @@ __all__ = ["InboxMiddleware"]
 
 _log: Final = logging.getLogger(__name__)
 _ANYTHING: Final = re.compile("")
-_TRIES: Final = 10
-"""How often a transaction that met another is begun, before it counts as failed."""
+_CONFLICT_TRIES: Final = 10
+"""Attempts of a transaction that conflicts with others, before the conflict counts as a failure."""
 _CONFLICT_WAIT: Final = 0.1
 _BINDINGS: Final = (AMQP, KAFKA, NATS)
 
 
 class InboxMiddleware:
-    """Every message that a broker's or router's subscribers handle is handled once in effect.
+    """Middleware with which the subscribers of a broker or router handle every message once in effect.
 
-    One transaction accepts the message, runs the handler, and holds all that it writes and publishes by the outbox;
+    One transaction accepts the message, runs the handler, and holds all that it writes and publishes with the outbox;
     then FastStream acknowledges. A duplicate is acknowledged without calling the handler. When the handler raises,
-    all is rolled back, and FastStream does what its policy says.
+    the transaction is rolled back, and FastStream follows its acknowledgement policy.
 
         broker = RabbitBroker(middlewares=[InboxMiddleware("billing", database=async_sessionmaker(engine))])
 
@@ -61,25 +59,25 @@ class InboxMiddleware:
         self._name = name
         self._schema = schema
         self._prefix = prefix
-        self._transactions = transactions_of(database)
-        self._units: dict[str, Unit] = {}
+        self._transactions = build_transactions(database)
+        self._units: dict[str, UnitOfWork] = {}
         if self._transactions.asynchronous is None:
             raise ConfigError(
                 "The inbox of FastStream's subscribers needs transactions that are awaited: give an "
                 "async_sessionmaker, an AsyncEngine, a pool of asyncpg, asyncmy or aiomysql, or psycopg's "
                 "AsyncConnectionPool."
             )
-        Inbox(name, schema=schema, prefix=prefix)  # so that wrong names are told now
+        Inbox(name, schema=schema, prefix=prefix)  # Checks the names now, not with the first message.
 
     def __call__(self, msg: Any, /, *, context: ContextRepo) -> BaseMiddleware[Any, Any]:
-        """What FastStream asks for with each message."""
-        return _Handling(msg, context=context, unit_of=self._unit)
+        """Return the middleware of one message, as FastStream expects."""
+        return _Handling(msg, context=context, find_unit=self._find_unit)
 
-    def _unit(self, subscriber: Any) -> Unit:
+    def _find_unit(self, subscriber: Any) -> UnitOfWork:
         name: str = subscriber.specification.call_name
         if name not in self._units:
             inbox = Inbox(f"{self._name}.{name}", schema=self._schema, prefix=self._prefix)
-            self._units[name] = Unit(inbox, self._transactions, threads=1)
+            self._units[name] = UnitOfWork(inbox, self._transactions, threads=1)
             if subscriber.ack_policy is AckPolicy.ACK_FIRST:
                 _log.warning(
                     "The subscriber %s acknowledges first, so a message is lost when its handler fails: set another "
@@ -90,18 +88,18 @@ class InboxMiddleware:
 
 
 class _Handling(BaseMiddleware[Any, Any]):
-    """One message."""
+    """Middleware of one message."""
 
-    def __init__(self, msg: Any, /, *, context: ContextRepo, unit_of: Callable[[Any], Unit]) -> None:
+    def __init__(self, msg: Any, /, *, context: ContextRepo, find_unit: Callable[[Any], UnitOfWork]) -> None:
         super().__init__(msg, context=context)
-        self._unit_of = unit_of
+        self._find_unit = find_unit
 
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
-        if msg.source_type is SourceType.RESPONSE:  # to a question of our own, which nobody delivers again
+        if msg.source_type is SourceType.RESPONSE:  # The answer to a request of ours is not redelivered.
             return await call_next(msg)
-        unit, event = self._unit_of(self.context.get_local("handler_")), event_of(_received(msg))
+        unit, event = self._find_unit(self.context.get_local("handler_")), to_cloudevent(_to_incoming(msg))
         call = _Call(call_next, msg, context=self.context)
-        if not await _carried_through(lambda: unit.handle(event, None, [call.handler])):
+        if not await _retry_conflicts(lambda: unit.handle(event, None, [call.handler])):
             await msg.ack()
             raise AckMessage
         if call.acknowledged is not None:
@@ -110,15 +108,15 @@ class _Handling(BaseMiddleware[Any, Any]):
 
 
 class _Call:
-    """The handler, called inside the transaction."""
+    """Call of the handler inside the transaction."""
 
     def __init__(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], *, context: ContextRepo
     ) -> None:
         self.result: Any = None
         self.acknowledged: AckMessage | None = None
-        """How the handler said that it is done with the message. What it wrote must stay."""
-        self.handler = Handler(function=self._run, type=_ANYTHING, topic=_ANYTHING, takes=3, is_async=True)
+        """Raised by a handler that acknowledges by itself. The transaction must commit all the same."""
+        self.handler = Handler(function=self._run, type=_ANYTHING, topic=_ANYTHING, argument_count=3, is_async=True)
         self._call_next = call_next
         self._msg = msg
         self._context = context
@@ -128,26 +126,26 @@ class _Call:
         with self._context.scope("transaction", tx), self._context.scope("event", event):
             try:
                 self.result = await self._call_next(self._msg)
-            except AckMessage as done:
-                self.acknowledged = done
+            except AckMessage as acknowledged:
+                self.acknowledged = acknowledged
 
 
-async def _carried_through(handle: Callable[[], Awaitable[bool]]) -> bool:
-    """A transaction that met another is repeated: no policy of a broker is for that."""
-    for tries in range(1, _TRIES + 1):
+async def _retry_conflicts(handle: Callable[[], Awaitable[bool]]) -> bool:
+    """Repeat a transaction that conflicts with another: no acknowledgement policy is meant for that."""
+    for tries in range(1, _CONFLICT_TRIES + 1):
         try:
             return await handle()
         except Exception as error:
-            if tries == _TRIES or cause_of(error) is not Cause.CONFLICT:
+            if tries == _CONFLICT_TRIES or classify_error(error) is not ErrorClass.CONFLICT:
                 raise
         await asyncio.sleep(_CONFLICT_WAIT * random.random())  # noqa: S311
     raise AssertionError("unreachable")
 
 
-# --- who a message is ----------------------------------------------------------------------------
+# --- identity of a message ---
 
 
-def _received(msg: StreamMessage[Any]) -> Received:
+def _to_incoming(msg: StreamMessage[Any]) -> IncomingMessage:
     if isinstance(msg.raw_message, (list, tuple)):
         raise DecodeError(
             "A subscriber that takes batches cannot have an inbox, which knows one message at a time: set batch=False."
@@ -156,10 +154,10 @@ def _received(msg: StreamMessage[Any]) -> Received:
     if msg.content_type:
         headers.setdefault("content-type", msg.content_type)
     body = msg.body if isinstance(msg.body, bytes) else b""
-    return Received(headers=headers, body=body, binding=_binding(headers), plain=_plain(msg))
+    return IncomingMessage(headers=headers, body=body, binding=_find_binding(headers), fallback=_find_identity(msg))
 
 
-def _binding(headers: Mapping[str, Any]) -> Binding:
+def _find_binding(headers: Mapping[str, Any]) -> Binding:
     names = {name.lower() for name in headers}
     for binding in _BINDINGS:
         if names & {f"{prefix}specversion".lower() for prefix in (binding.prefix, *binding.also_read)}:
@@ -167,22 +165,29 @@ def _binding(headers: Mapping[str, Any]) -> Binding:
     return HTTP
 
 
-def _plain(msg: StreamMessage[Any]) -> Plain:
-    """Its place in the broker where that has one, as our own receivers know it; or else the id that FastStream has."""
-    source, message_id = _kafka(msg.raw_message) or _jetstream(msg.raw_message) or ("faststream:", msg.message_id)
-    return Plain(message_id=identity(message_id), source=source, type="faststream", topic="faststream")
+def _find_identity(msg: StreamMessage[Any]) -> FallbackIdentity:
+    """Identify a message that is no CloudEvent by its position in the broker, or else by FastStream's id.
+
+    Positions are written as our own receivers write them.
+    """
+    source, message_id = (
+        _find_kafka_position(msg.raw_message)
+        or _find_jetstream_position(msg.raw_message)
+        or ("faststream:", msg.message_id)
+    )
+    return FallbackIdentity(message_id=to_usable_id(message_id), source=source, type="faststream", topic="faststream")
 
 
-def _kafka(raw: Any) -> tuple[str, str] | None:
-    """FastStream's own id has the offset and the time: two partitions may have the same."""
-    found = [getattr(raw, name, None) for name in ("topic", "partition", "offset")]
-    topic, partition, offset = (value() if callable(value) else value for value in found)
+def _find_kafka_position(raw: Any) -> tuple[str, str] | None:
+    # FastStream's id is made of offset and time, which two partitions may have in common.
+    values = [getattr(raw, name, None) for name in ("topic", "partition", "offset")]
+    topic, partition, offset = (value() if callable(value) else value for value in values)
     return None if offset is None or partition is None else (f"kafka:{topic}", f"{topic}/{partition}/{offset}")
 
 
-def _jetstream(raw: Any) -> tuple[str, str] | None:
-    own = (getattr(raw, "headers", None) or {}).get("Nats-Msg-Id") if hasattr(raw, "subject") else None
-    with suppress(Exception):  # of a message that no stream has, the client says so in several ways
-        place = raw.metadata
-        return f"nats:{place.stream}", own or f"{place.stream}/{place.sequence.stream}"
+def _find_jetstream_position(raw: Any) -> tuple[str, str] | None:
+    message_id = (getattr(raw, "headers", None) or {}).get("Nats-Msg-Id") if hasattr(raw, "subject") else None
+    with suppress(Exception):  # The client has several errors for a message outside of any stream.
+        position = raw.metadata
+        return f"nats:{position.stream}", message_id or f"{position.stream}/{position.sequence.stream}"
     return None

@@ -8,11 +8,11 @@ __all__ = ["PillarboxConfig"]
 
 
 class PillarboxConfig(AppConfig):
-    """Tables by migrations, checks, and `manage.py pillarbox`."""
+    """App with the tables' migrations, system checks, admin pages and `manage.py pillarbox`."""
 
     name = "pillarbox.integrations.django"
     label = "pillarbox"
     verbose_name = "Pillarbox"
 
     def ready(self) -> None:
-        from pillarbox.integrations.django import checks  # noqa: F401 - they register themselves
+        from pillarbox.integrations.django import checks  # noqa: F401 - importing registers them

@@ -1,4 +1,4 @@
-"""What `manage.py check` says of common mistakes."""
+"""System checks: common mistakes that `manage.py check` reports."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from django.db import connections
 
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.integrations.django import conf
-from pillarbox.integrations.django.publishing import outbox
-from pillarbox.stores.scripts import latest
+from pillarbox.integrations.django.outbox import outbox
+from pillarbox.stores.migrations import latest_version
 
 __all__ = ["check_settings"]
 
 
 @register()
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """PILLARBOX can be used, and its databases too."""
-    return list(_findings())
+    """Check that PILLARBOX is usable, and that its databases are."""
+    return list(_check_setting())
 
 
-def _findings() -> Iterator[CheckMessage]:
-    given = conf.given()
-    if not given:
+def _check_setting() -> Iterator[CheckMessage]:
+    setting = conf.read_setting()
+    if not setting:
         yield Error(
             "PILLARBOX is not set.",
             hint='Set PILLARBOX = {"source": "/shop", "routes": "broker"}.',
             id="pillarbox.E001",
         )
         return
-    if unknown := sorted(given.keys() - conf.KNOWN):
+    if unknown := sorted(setting.keys() - conf.KEYS):
         yield Error(
             f"PILLARBOX has no {', '.join(unknown)}.",
-            hint=f"It has {', '.join(sorted(conf.KNOWN))}.",
+            hint=f"It has {', '.join(sorted(conf.KEYS))}.",
             id="pillarbox.E002",
         )
         return
-    if missing := [alias for alias in conf.databases() if alias not in settings.DATABASES]:
+    if missing := [alias for alias in conf.list_databases() if alias not in settings.DATABASES]:
         yield Error(
             f"PILLARBOX uses the database {missing[0]!r}, which DATABASES does not have.",
             hint="Name one of DATABASES as using and in databases, or leave them out.", id="pillarbox.E003",
         )  # fmt: skip
         return
-    for alias in conf.databases():
-        yield from _of_the_database(alias)
-    yield from _of_the_outbox()
+    for alias in conf.list_databases():
+        yield from _check_database(alias)
+    yield from _check_outbox()
 
 
-def _of_the_outbox() -> Iterator[CheckMessage]:
+def _check_outbox() -> Iterator[CheckMessage]:
     try:
-        found, names = outbox.__wrapped__(), conf.names()
+        # Not the cached one: a test may have changed the settings.
+        found, names = outbox.__wrapped__(), conf.get_names()
     except (PillarboxError, ImportError, TypeError) as error:
         yield Error("PILLARBOX describes no outbox.", hint=str(error), id="pillarbox.E004")
         return
@@ -63,11 +64,11 @@ def _of_the_outbox() -> Iterator[CheckMessage]:
         )  # fmt: skip
 
 
-def _of_the_database(alias: str) -> Iterator[CheckMessage]:
+def _check_database(alias: str) -> Iterator[CheckMessage]:
     connection = connections[alias]
     name = str(connection.settings_dict["NAME"])
     try:
-        latest(connection.vendor)
+        latest_version(connection.vendor)
     except ConfigError:
         yield Error(
             f"PILLARBOX uses {connection.settings_dict['ENGINE']}, for which there is no store.",

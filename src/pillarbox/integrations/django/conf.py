@@ -1,4 +1,4 @@
-"""What the Django settings say: `PILLARBOX = {"source": "/shop", "routes": "broker"}`."""
+"""The setting PILLARBOX: `PILLARBOX = {"source": "/shop", "routes": "broker"}`."""
 
 from __future__ import annotations
 
@@ -10,70 +10,80 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from pillarbox.errors import ConfigError
-from pillarbox.names import Names
+from pillarbox.message import Names
 
-__all__ = ["ABOUT_DATABASES", "KNOWN", "alias", "databases", "given", "names", "store_url", "table"]
+__all__ = [
+    "DATABASE_KEYS",
+    "KEYS",
+    "build_store_url",
+    "get_database",
+    "get_names",
+    "get_table",
+    "list_databases",
+    "read_setting",
+]
 
-ABOUT_DATABASES: Final = frozenset({"using", "databases"})
-KNOWN: Final = ABOUT_DATABASES | {"outbox", "source", "routes", "schema", "prefix", "max_payload", "serialize_keys"}
-"""The keys of PILLARBOX. `outbox` names an Outbox of your own; those that are not about databases make one."""
+DATABASE_KEYS: Final = frozenset({"using", "databases"})
+KEYS: Final = DATABASE_KEYS | {"outbox", "source", "routes", "schema", "prefix", "max_payload", "serialize_keys"}
+"""The keys of PILLARBOX. `outbox` names an Outbox of the project; the others that are not about databases build one."""
 
-_FOR_THE_DRIVER: Final = (
+_POSTGRES_OPTIONS: Final = (
     "options", "passfile", "sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert", "target_session_attrs",
 )  # fmt: skip
 
 
-def given() -> Mapping[str, Any]:
-    """PILLARBOX, as it stands."""
-    found: Mapping[str, Any] = getattr(settings, "PILLARBOX", {})
-    return found
+def read_setting() -> Mapping[str, Any]:
+    """Return PILLARBOX, empty if it is not set."""
+    setting: Mapping[str, Any] = getattr(settings, "PILLARBOX", {})
+    return setting
 
 
-def names() -> Names:
-    """Where the tables are."""
-    return Names(given().get("schema"), given().get("prefix", "pillarbox_"))
+def get_names() -> Names:
+    """Return the names of the tables."""
+    setting = read_setting()
+    return Names(setting.get("schema"), setting.get("prefix", "pillarbox_"))
 
 
-def table(name: str) -> str:
-    """A table or view as Django's models name it. Names that cannot be used are told by `manage.py check`."""
+def get_table(name: str) -> str:
+    """Return a table or view as the `db_table` of a Django model."""
     try:
-        known = names()
+        names = get_names()
     except ConfigError:
-        known = Names()
-    return known.bare(name) if known.schema is None else known.table(name, quote=_quote())
+        names = Names()  # `manage.py check` reports it; it must be able to load the models.
+    return names.bare(name) if names.schema is None else names.table(name, quote=_find_quote())
 
 
-def _quote() -> str:
-    """What Django puts around names of the database. Asked of the settings: models are made before connections."""
-    engine = settings.DATABASES.get(alias(), {}).get("ENGINE", "")
+def _find_quote() -> str:
+    # From the settings: models are loaded before there are connections.
+    engine = settings.DATABASES.get(get_database(), {}).get("ENGINE", "")
     return "`" if engine.endswith(".mysql") else '"'
 
 
-def alias() -> str:
-    """The database that has the tables, unless a call says another."""
-    return str(given().get("using", DEFAULT_DB_ALIAS))
+def get_database() -> str:
+    """Return the alias of the database that has the tables, unless a call names another."""
+    return str(read_setting().get("using", DEFAULT_DB_ALIAS))
 
 
-def databases() -> Sequence[str]:
-    """The databases whose messages the admin shows: the one that is used, and others that PILLARBOX lists."""
-    return list(dict.fromkeys([alias(), *given().get("databases", ())]))
+def list_databases() -> Sequence[str]:
+    """List the databases whose messages the admin shows: the one that is used, and others that PILLARBOX lists."""
+    return list(dict.fromkeys([get_database(), *read_setting().get("databases", ())]))
 
 
-def store_url(using: str | None = None) -> str:
-    """The store URL of a Django database, password included: for an environment, never for a log."""
-    connection = connections[using or alias()]
+def build_store_url(using: str | None = None) -> str:
+    """Build the store URL of a Django database, password included: for an environment, never for a log."""
+    connection = connections[using or get_database()]
     if connection.vendor == "sqlite":
-        return _sqlite_url(str(connection.settings_dict["NAME"]))
+        return _build_sqlite_url(str(connection.settings_dict["NAME"]))
     if connection.vendor == "postgresql":
-        return _postgres_url(connection.settings_dict)
+        return _build_postgres_url(connection.settings_dict)
     if connection.vendor == "mysql":
-        return _mysql_url(connection.settings_dict)
+        return _build_mysql_url(connection.settings_dict)
     raise ConfigError(
         f"Django's {connection.vendor} is not a store that Pillarbox has: use PostgreSQL, SQLite, MariaDB or MySQL."
     )
 
 
-def _sqlite_url(name: str) -> str:
+def _build_sqlite_url(name: str) -> str:
     if name.startswith((":memory:", "file:")):
         raise ConfigError(
             "Django's SQLite database is in memory or named by a URI, so that no other connection finds it: give it a "
@@ -82,32 +92,34 @@ def _sqlite_url(name: str) -> str:
     return f"sqlite:///{quote(name)}"
 
 
-def _postgres_url(database: Mapping[str, Any]) -> str:
-    given = database.get("OPTIONS", {})
+def _build_postgres_url(database: Mapping[str, Any]) -> str:
+    django_options = database.get("OPTIONS", {})
     if not database["NAME"]:
         raise ConfigError("Django's PostgreSQL database is named by a service file: give it a NAME in DATABASES too.")
-    wanted = {name: given[name] for name in _FOR_THE_DRIVER if name in given}
+    options = {name: django_options[name] for name in _POSTGRES_OPTIONS if name in django_options}
     host = database["HOST"] or ""
     if host.startswith("/"):
-        wanted |= {"host": host} | ({"port": database["PORT"]} if database["PORT"] else {})
-    return _server_url("postgresql", database, wanted)
+        options |= {"host": host} | ({"port": database["PORT"]} if database["PORT"] else {})
+    return _build_server_url("postgresql", database, options)
 
 
-def _mysql_url(database: Mapping[str, Any]) -> str:
-    given, host = database.get("OPTIONS", {}), database["HOST"] or ""
+def _build_mysql_url(database: Mapping[str, Any]) -> str:
+    django_options, host = database.get("OPTIONS", {}), database["HOST"] or ""
     if not database["NAME"]:
         raise ConfigError("Django's MySQL database is named by an option file: give it a NAME in DATABASES too.")
-    socket = host if host.startswith("/") else given.get("unix_socket")
-    files = {f"ssl_{name}": path for name, path in (given.get("ssl") or {}).items() if name in ("ca", "cert", "key")}
-    return _server_url("mysql", database, ({"unix_socket": socket} if socket else {}) | files)
+    socket = host if host.startswith("/") else django_options.get("unix_socket")
+    files = {
+        f"ssl_{name}": path for name, path in (django_options.get("ssl") or {}).items() if name in ("ca", "cert", "key")
+    }
+    return _build_server_url("mysql", database, ({"unix_socket": socket} if socket else {}) | files)
 
 
-def _server_url(scheme: str, database: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """A HOST that is a path is a socket, which is among the options."""
+def _build_server_url(scheme: str, database: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    # A HOST that is a path is a socket, which is among the options.
     is_socket = str(database["HOST"] or "").startswith("/")
     port = f":{database['PORT']}" if database["PORT"] else ""
-    place = "" if is_socket else f"{database['HOST'] or ''}{port}"
+    address = "" if is_socket else f"{database['HOST'] or ''}{port}"
     password = f":{quote(database['PASSWORD'], safe='')}" if database["PASSWORD"] else ""
     login = f"{quote(database['USER'], safe='')}{password}@" if database["USER"] else ""
     query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in options.items())
-    return f"{scheme}://{login}{place}/{quote(database['NAME'], safe='')}" + (f"?{query}" if query else "")
+    return f"{scheme}://{login}{address}/{quote(database['NAME'], safe='')}" + (f"?{query}" if query else "")

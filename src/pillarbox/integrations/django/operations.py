@@ -1,4 +1,4 @@
-"""The migration operation: the store's own scripts, for the database at hand."""
+"""Migration operation that runs the store's own scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import router
 from django.db.migrations.operations.base import Operation
 
 from pillarbox.integrations.django import conf
-from pillarbox.stores.scripts import statements
+from pillarbox.stores.migrations import build_statements
 
 __all__ = ["ChangeTables"]
 
@@ -24,24 +24,24 @@ class ChangeTables(Operation):
         self.to = to
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """No model belongs to them."""
+        """Do nothing: no model belongs to the tables."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, *_: Any) -> None:
-        self._run(app_label, schema_editor, since=self.since, to=self.to)
+        self._migrate(app_label, schema_editor, since=self.since, to=self.to)
 
     def database_backwards(self, app_label: str, schema_editor: Any, *_: Any) -> None:
-        self._run(app_label, schema_editor, since=self.to, to=self.since)
+        self._migrate(app_label, schema_editor, since=self.to, to=self.since)
 
     def describe(self) -> str:
         return f"Takes the Pillarbox tables from version {self.since} to {self.to}"
 
-    def _run(self, app_label: str, schema_editor: Any, *, since: int, to: int) -> None:
+    def _migrate(self, app_label: str, schema_editor: Any, *, since: int, to: int) -> None:
         connection = schema_editor.connection
         if not router.allow_migrate(connection.alias, app_label):
             return
-        names = conf.names()
+        names = conf.get_names()
         if names.schema is not None and since == 0:
             schema = connection.ops.quote_name(names.schema)
             schema_editor.execute(f"create schema if not exists {schema}", params=None)
-        for statement in statements(connection.vendor, names=names, since=since, to=to):
+        for statement in build_statements(connection.vendor, names=names, since=since, to=to):
             schema_editor.execute(statement, params=None)

@@ -1,4 +1,7 @@
-"""What was published, in Django's tests: seen through the test's own connection, so `TestCase` sees it uncommitted."""
+"""Assertions about published messages for Django's tests.
+
+They read through the test's own connection, so that `TestCase` sees messages before they are committed.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from django.db import connections, transaction
 
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.integrations.django import conf
-from pillarbox.integrations.django.messages import Message as Row
+from pillarbox.integrations.django.models import Message as Row
 from pillarbox.message import Message
-from pillarbox.stores.opening import open_store
+from pillarbox.stores.factory import open_store
 from pillarbox.testing.kit import OutboxKit
 
 __all__ = ["DjangoKit"]
 
-_KEPT: Final = ("outbox", "history", "claim", "journal", "inbox", "destination")
-"""The tables that tests fill. The others belong to relays and migrations."""
+_TABLES: Final = ("outbox", "history", "claim", "journal", "inbox", "destination")
+"""Tables that tests fill. The others belong to relays and migrations."""
 
 
 class DjangoKit(OutboxKit):
@@ -31,22 +34,25 @@ class DjangoKit(OutboxKit):
 
     def __init__(self, *, using: str | None = None, types: Types = DEFAULT_TYPES) -> None:
         super().__init__(types=types)
-        self._using = using or conf.alias()
+        self._using = using or conf.get_database()
 
     def messages(self, **conditions: Any) -> Sequence[Message]:
-        """What the test's connection sees, open and closed, in order. Conditions are fields of `Message`."""
-        return [row.stored() for row in Row.objects.using(self._using).filter(**conditions).order_by("id")]
+        """Return the messages that the test's connection sees, open and closed, in order.
+
+        Conditions are fields of the model `Message`.
+        """
+        return [row.to_message() for row in Row.objects.using(self._using).filter(**conditions).order_by("id")]
 
     def clear(self) -> None:
-        """Forget every message and what inboxes have seen. For `TransactionTestCase`: Django's flush leaves them."""
+        """Delete every message and inbox record. For `TransactionTestCase`: Django's flush leaves them."""
         connection = connections[self._using]
         with transaction.atomic(using=self._using), connection.cursor() as cursor:
-            for name in _KEPT:
-                cursor.execute(f"delete from {connection.ops.quote_name(conf.table(name))}")  # noqa: S608 - our own
+            for name in _TABLES:
+                cursor.execute(f"delete from {connection.ops.quote_name(conf.get_table(name))}")  # noqa: S608 - our own
 
     def drain(self, *destinations: str) -> int:
-        """Deliver all that is committed and due now, by a real relay; how many were taken."""
+        """Deliver all that is committed and due now with a real relay; return how many messages it took."""
         if connections[self._using].in_atomic_block:
             raise TypeError("Inside a block, as all of TestCase is, nothing is committed: use TransactionTestCase.")
-        self.store = open_store(conf.store_url(self._using), names=conf.names())
+        self.store = open_store(conf.build_store_url(self._using), names=conf.get_names())
         return super().drain(*destinations)

@@ -1,4 +1,4 @@
-"""The models that show messages, made known to Django for their permissions. The tables are as they were."""
+"""Models that show messages, so that Django creates their permissions. The tables do not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
             fields=[_ID],
             options={
                 "managed": False,
-                "db_table": conf.table("messages"),
+                "db_table": conf.get_table("messages"),
                 "default_permissions": ("view",),
                 "permissions": [
                     ("change_message", "Can redrive and discard messages"),
@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="JournalLine",
             fields=[_ID],
-            options={"managed": False, "db_table": conf.table("journal"), "default_permissions": ()},
+            options={"managed": False, "db_table": conf.get_table("journal"), "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="Failure",

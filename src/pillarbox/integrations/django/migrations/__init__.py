@@ -1,1 +1,1 @@
-"""One for each version of the tables."""
+"""One migration for each version of the tables."""

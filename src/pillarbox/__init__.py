@@ -1,33 +1,83 @@
-"""Transactional outbox, inbox and relay. The names most programs need; the rest is in the modules."""
+"""Transactional outbox, inbox and relay. The names that most programs need; the modules have the rest."""
 
 from __future__ import annotations
 
-from pillarbox.aggregates import Aggregate
-from pillarbox.codec import decode
+from typing import TYPE_CHECKING
+
 from pillarbox.context import correlation, handling, trace
-from pillarbox.errors import PillarboxError, PublishError
-from pillarbox.events import Types, command, event
+from pillarbox.domain_events import Aggregate
+from pillarbox.errors import (
+    ConfigError,
+    DecodeError,
+    NotInTransaction,
+    PillarboxError,
+    PublishError,
+    StoreUnavailable,
+    TransportUnavailable,
+)
+from pillarbox.events import Types, command, decode, event
 from pillarbox.inbox import Inbox
-from pillarbox.message import Kind, Message, State
+from pillarbox.lazy import lazy_names
+from pillarbox.message import Kind, Message, Names, State
 from pillarbox.outbox import Outbox
 from pillarbox.routes import Route, Routes
 
+if TYPE_CHECKING:
+    from pillarbox.consumer import Consumer, ConsumerSettings
+    from pillarbox.relay.relay import Destination, Relay
+    from pillarbox.relay.settings import DestinationSettings, RelaySettings
+    from pillarbox.retry import RetryPolicy
+    from pillarbox.stores.factory import open_store
+else:
+    # A program that only publishes loads neither the relay nor the consumer.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "Consumer": "pillarbox.consumer",
+            "ConsumerSettings": "pillarbox.consumer",
+            "Destination": "pillarbox.relay.relay",
+            "DestinationSettings": "pillarbox.relay.settings",
+            "Relay": "pillarbox.relay.relay",
+            "RelaySettings": "pillarbox.relay.settings",
+            "RetryPolicy": "pillarbox.retry",
+            "open_store": "pillarbox.stores.factory",
+        },
+    )
+
 __all__ = [
     "Aggregate",
+    "ConfigError",
+    "Consumer",
+    "ConsumerSettings",
+    "DecodeError",
+    "Destination",
+    "DestinationSettings",
     "Inbox",
     "Kind",
     "Message",
+    "Names",
+    "NotInTransaction",
     "Outbox",
     "PillarboxError",
     "PublishError",
+    "Relay",
+    "RelaySettings",
+    "RetryPolicy",
     "Route",
     "Routes",
     "State",
+    "StoreUnavailable",
+    "TransportUnavailable",
     "Types",
     "command",
     "correlation",
     "decode",
     "event",
     "handling",
+    "open_store",
     "trace",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Where the time comes from. Stores ask their database; tests freeze it."""
+"""Clocks. Stores use the time of their database; tests use a clock that stands still."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Clock", "FrozenClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Tells the time of day, and a steady count of seconds for measuring spans."""
+    """Gives the time of day, and a steady count of seconds for measuring durations."""
 
     def now(self) -> datetime:
-        """The time of day, aware, in UTC."""
+        """Return the time of day, aware, in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow."""
+        """Return a number of seconds that only ever grows."""
 
 
 class SystemClock:
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class FrozenClock:
-    """Stands still until told to move, so that tests compare times exactly."""
+    """Stands still until `advance` is called, so that tests compare times exactly."""
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         if at.tzinfo is None:
@@ -45,7 +45,7 @@ class FrozenClock:
         return self._steady
 
     def advance(self, by: timedelta) -> datetime:
-        """Move forward, on both hands, and return the new time."""
+        """Move both times forward, and return the new time of day."""
         if by < timedelta(0):
             raise ValueError("Time does not go backwards; use jump() for a clock that was set wrong.")
         self._at += by

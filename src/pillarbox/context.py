@@ -1,4 +1,4 @@
-"""Which request or message the running code belongs to: correlation, causation and trace, by context variables."""
+"""Context of the running code, by context variables: correlation, causation and trace of its request or message."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from pillarbox.limits import MAX_TEXT, check_text
+from pillarbox.message import MAX_TEXT, check_text
 
-__all__ = ["Context", "Handled", "correlation", "current", "handling", "trace", "trace_headers"]
+__all__ = ["Context", "HandledMessage", "correlation", "current", "handling", "trace", "trace_headers"]
 
 
-class Handled(Protocol):
+class HandledMessage(Protocol):
     """A message that is being handled: a `Message`, or a received `CloudEvent`."""
 
     @property
@@ -28,7 +28,7 @@ class Handled(Protocol):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message published now inherits."""
+    """Values that a message published now inherits."""
 
     correlation_id: str | None = None
     """None: the message starts a chain, and its own id is the correlation id."""
@@ -37,27 +37,27 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     tracestate: str | None = None
 
 
-_NOTHING: Final = Context()
-_current: Final[ContextVar[Context]] = ContextVar("pillarbox_context", default=_NOTHING)
+_EMPTY: Final = Context()
+_current: Final[ContextVar[Context]] = ContextVar("pillarbox_context", default=_EMPTY)
 
 
 def current() -> Context:
-    """What applies here. Tasks inherit it when they are created; threads start with none."""
+    """Return the context of the running code. Tasks inherit it when they are created; threads start with none."""
     return _current.get()
 
 
 @contextmanager
 def correlation(correlation_id: str) -> Iterator[None]:
-    """Messages published inside belong to this chain, for example a request's id."""
+    """Give messages published inside this correlation id, for example a request's id."""
     correlation_id = check_text(correlation_id, what="correlation id", limit=MAX_TEXT)
-    with _entered(msgspec.structs.replace(_current.get(), correlation_id=correlation_id)):
+    with _enter(msgspec.structs.replace(_current.get(), correlation_id=correlation_id)):
         yield
 
 
 @contextmanager
-def handling(message: Handled) -> Iterator[None]:
-    """Messages published inside were caused by this one, and go on with its correlation and its trace."""
-    traceparent, tracestate = _parsed(message.headers.get("traceparent"), message.headers.get("tracestate"))
+def handling(message: HandledMessage) -> Iterator[None]:
+    """Record this message as the cause of messages published inside; they share its correlation and its trace."""
+    traceparent, tracestate = _parse_trace(message.headers.get("traceparent"), message.headers.get("tracestate"))
     token = _current.set(
         Context(
             correlation_id=message.correlation_id,
@@ -74,15 +74,15 @@ def handling(message: Handled) -> Iterator[None]:
 
 @contextmanager
 def trace(traceparent: str | None, tracestate: str | None = None) -> Iterator[None]:
-    """Messages published inside carry this W3C trace context. One that is missing or malformed is ignored."""
-    parent, state = _parsed(traceparent, tracestate)
+    """Give messages published inside this W3C trace context. A missing or malformed one is ignored."""
+    parent, state = _parse_trace(traceparent, tracestate)
     here = _current.get()
-    with _entered(here if parent is None else msgspec.structs.replace(here, traceparent=parent, tracestate=state)):
+    with _enter(here if parent is None else msgspec.structs.replace(here, traceparent=parent, tracestate=state)):
         yield
 
 
 @contextmanager
-def _entered(context: Context) -> Iterator[None]:
+def _enter(context: Context) -> Iterator[None]:
     token = _current.set(context)
     try:
         yield
@@ -91,15 +91,15 @@ def _entered(context: Context) -> Iterator[None]:
 
 
 def trace_headers(context: Context) -> dict[str, str]:
-    """The trace context to put into a message: the current OpenTelemetry span's, or else the context's own."""
-    parent, state = _current_span() or (context.traceparent, context.tracestate)
+    """Return the trace headers for a message: of the current OpenTelemetry span, or else of the context."""
+    parent, state = _read_current_span() or (context.traceparent, context.tracestate)
     headers = {} if parent is None else {"traceparent": parent}
     if parent is not None and state:
         headers["tracestate"] = state
     return headers
 
 
-def _current_span() -> tuple[str | None, str | None] | None:
+def _read_current_span() -> tuple[str | None, str | None] | None:
     # A span can only be current where OpenTelemetry was imported, so it is never imported here.
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
@@ -108,7 +108,7 @@ def _current_span() -> tuple[str | None, str | None] | None:
     if not span.is_valid:
         return None
     traceparent = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
-    return _parsed(traceparent, span.trace_state.to_header())
+    return _parse_trace(traceparent, span.trace_state.to_header())
 
 
 _TRACEPARENT: Final = re.compile(
@@ -120,8 +120,8 @@ _TRACESTATE: Final = re.compile(rf"{_MEMBER}(?:,{_MEMBER}){{0,31}}")
 _LONGEST_STATE: Final = 2048
 
 
-def _parsed(traceparent: object, tracestate: object) -> tuple[str | None, str | None]:
-    """Both, or only the parent, or neither, as the W3C recommendation reads them."""
+def _parse_trace(traceparent: object, tracestate: object) -> tuple[str | None, str | None]:
+    """Return both, or only the parent, or neither, by the rules of the W3C recommendation."""
     match = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     if match is None or (match["version"] == "00" and match["more"]):
         return None, None

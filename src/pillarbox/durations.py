@@ -8,17 +8,20 @@ from typing import Final
 
 from pillarbox.errors import ConfigError
 
-__all__ = ["FOREVER", "duration", "duration_text"]
+__all__ = ["FOREVER", "LONGEST", "format_duration", "parse_duration"]
 
 FOREVER: Final = timedelta.max
-"""Longer than anything."""
+"""Longer than every other duration."""
+LONGEST: Final = timedelta(days=36_500)
+"""Longest duration that can be added to a date: Python's calendar ends with the year 9999."""
 
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+"""Units in milliseconds, the largest first."""
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 
 
-def duration(text: str) -> timedelta:
-    """Read a duration; `0` is none at all, `forever` is `FOREVER`. What is longer than can be counted is just below."""
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration; `0` is zero and `forever` is `FOREVER`. One too long for a `timedelta` is just below that."""
     word = text.strip().lower()
     if word == "forever":
         return FOREVER
@@ -33,14 +36,14 @@ def duration(text: str) -> timedelta:
         return FOREVER - timedelta.resolution
 
 
-def duration_text(length: timedelta) -> str:
-    """Write a duration so that `duration` reads it back."""
+def format_duration(length: timedelta) -> str:
+    """Format a duration in whole milliseconds, so that `parse_duration` reads it back."""
     if length == FOREVER:
         return "forever"
-    left = round(length.total_seconds() * 1_000)
-    words = []
+    rest = round(length.total_seconds() * 1_000)
+    parts = []
     for unit, size in _UNITS.items():
-        count, left = divmod(left, size)
+        count, rest = divmod(rest, size)
         if count:
-            words.append(f"{count}{unit}")
-    return "".join(words) or "0"
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0"

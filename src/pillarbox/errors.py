@@ -39,7 +39,7 @@ from typing import ClassVar
 
 
 class PillarboxError(Exception):
-    """Anything Pillarbox itself found wrong. `exit_code` is what the command line ends with."""
+    """Base of all errors of Pillarbox. The command line ends with its `exit_code`."""
 
     exit_code: ClassVar[int] = 1
 
@@ -138,7 +138,7 @@ class SchemaMixed(SchemaError):
 
 
 class Fenced(StoreError):
-    """The caller no longer owns some lanes it wanted to write in. Nothing was written."""
+    """The caller no longer owns some lanes that it tried to write in. Nothing was written."""
 
     def __init__(self, destination: str, partitions: Iterable[int]) -> None:
         self.destination = destination
@@ -164,7 +164,7 @@ class TransportError(PillarboxError):
 class TransportUnavailable(TransportError):
     """The broker cannot be reached. Costs no message an attempt.
 
-    `mid_send` says that the connection was there and broke with messages under way: one of them may be why.
+    `mid_send`: the connection broke while messages were being sent, and one of them may be the cause.
     """
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""Which destinations a message goes to: patterns over topic, type, kind and headers."""
+"""Routes from messages to destinations: patterns over topic, type, kind and headers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Final, Literal
 import msgspec
 
 from pillarbox.errors import ConfigError, NoRoute
-from pillarbox.message import SKIPPED_DESTINATION, Kind
-from pillarbox.names import check_destination
+from pillarbox.message import SKIPPED_DESTINATION, Kind, check_destination
 
 __all__ = ["Route", "Routes", "check_override"]
 
-_CACHED: Final = 4096
+_CACHE_SIZE: Final = 4096
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that match every given pattern go to these destinations.
+    """Sends messages that match every given pattern to these destinations.
 
-    Patterns are shell-style and mind letter case: `*` is any text, `?` one character, `[ab]` one of some.
+    Patterns are shell-style and case-sensitive: `*` is any text, `?` one character, `[ab]` one of some.
     """
 
     to: str | Sequence[str]
@@ -33,9 +32,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Header name to the pattern of its value; a message without that header does not match."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "to", _checked(self.to))
+        msgspec.structs.force_setattr(self, "to", _check_names(self.to))
         if self.kind is not None:
-            msgspec.structs.force_setattr(self, "kind", _kind(self.kind))
+            msgspec.structs.force_setattr(self, "kind", _parse_kind(self.kind))
 
 
 class _Matcher(msgspec.Struct, frozen=True):
@@ -57,9 +56,9 @@ class _Matcher(msgspec.Struct, frozen=True):
 
 
 class Routes:
-    """Every matching route adds its destinations, in order and without repeats; else the default; else `unrouted`.
+    """Destinations of every matching route, in order and without repeats; else the default; else `unrouted`.
 
-    `unrouted="skip"` records an event that nobody wants as skipped; `"error"` makes it `NoRoute`. A command
+    `unrouted="skip"` records an event without a destination as skipped; `"error"` raises `NoRoute`. A command
     needs exactly one destination whatever the setting.
     """
 
@@ -72,50 +71,50 @@ class Routes:
     ) -> None:
         if unrouted not in ("skip", "error"):
             raise ConfigError(f"unrouted={unrouted!r} is not a setting; write 'skip' or 'error'.")
-        self._matchers = tuple(_compiled(route) for route in routes)
-        self._default = () if default is None else _checked(default)
+        self._matchers = tuple(_compile(route) for route in routes)
+        self._default = () if default is None else _check_names(default)
         self._unrouted = unrouted
         self._by_headers = any(matcher.headers for matcher in self._matchers)
-        self._cached = lru_cache(maxsize=_CACHED)(self._plain)
+        self._find_cached = lru_cache(maxsize=_CACHE_SIZE)(self._find_without_headers)
         self.destinations = frozenset(self._default).union(*(matcher.to for matcher in self._matchers))
-        """Every destination a message can be routed to."""
+        """All destinations that a message can be routed to."""
 
     @classmethod
-    def of(cls, routes: Routes | str | Iterable[Route]) -> Routes:
-        """Routes as they are, from a list, or from one name: everything goes there."""
+    def parse(cls, routes: Routes | str | Iterable[Route]) -> Routes:
+        """Return routes as they are, build them from a list, or route everything to one name."""
         if isinstance(routes, Routes):
             return routes
         return cls(default=routes) if isinstance(routes, str) else cls(routes)
 
     def find(self, *, topic: str, type: str, kind: Kind, headers: Mapping[str, str]) -> tuple[str, ...]:
-        """Where a message goes: at least one destination, for a command exactly one; `NoRoute` otherwise."""
+        """Find at least one destination, for a command exactly one; raise `NoRoute` otherwise."""
         if self._by_headers:
-            return self._found(topic, type, kind, headers)
-        return self._cached(topic, type, kind)
+            return self._find(topic, type, kind, headers)
+        return self._find_cached(topic, type, kind)
 
-    def _plain(self, topic: str, type: str, kind: Kind) -> tuple[str, ...]:
-        return self._found(topic, type, kind, {})
+    def _find_without_headers(self, topic: str, type: str, kind: Kind) -> tuple[str, ...]:
+        return self._find(topic, type, kind, {})
 
-    def _found(self, topic: str, type: str, kind: Kind, headers: Mapping[str, str]) -> tuple[str, ...]:
+    def _find(self, topic: str, type: str, kind: Kind, headers: Mapping[str, str]) -> tuple[str, ...]:
         matching = (m for m in self._matchers if m.matches(topic=topic, type=type, kind=kind, headers=headers))
         found = tuple(dict.fromkeys(name for matcher in matching for name in matcher.to)) or self._default
         if kind is Kind.COMMAND:
-            return _exactly_one(found, type=type, topic=topic)
+            return _check_single(found, type=type, topic=topic)
         if not found and self._unrouted == "error":
             raise NoRoute(f"No route takes the event {type} with topic {topic!r}; add a route or a default.")
         return found or (SKIPPED_DESTINATION,)
 
 
 def check_override(destinations: str | Sequence[str], *, kind: Kind, type: str, topic: str) -> tuple[str, ...]:
-    """The destinations that one call asked for, held to the same rules as routes; `NoRoute` otherwise."""
+    """Check the destinations that one call gave by the same rules as routes; raise `NoRoute` otherwise."""
     try:
-        names = _checked(destinations)
+        names = _check_names(destinations)
     except ConfigError as error:
         raise NoRoute(str(error)) from None
-    return _exactly_one(names, type=type, topic=topic) if kind is Kind.COMMAND else names
+    return _check_single(names, type=type, topic=topic) if kind is Kind.COMMAND else names
 
 
-def _exactly_one(found: tuple[str, ...], *, type: str, topic: str) -> tuple[str, ...]:
+def _check_single(found: tuple[str, ...], *, type: str, topic: str) -> tuple[str, ...]:
     if len(found) != 1:
         many = f"the destinations {', '.join(found)}" if found else "no destination"
         raise NoRoute(
@@ -125,7 +124,7 @@ def _exactly_one(found: tuple[str, ...], *, type: str, topic: str) -> tuple[str,
     return found
 
 
-def _checked(names: str | Sequence[str]) -> tuple[str, ...]:
+def _check_names(names: str | Sequence[str]) -> tuple[str, ...]:
     listed = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     if not listed:
         raise ConfigError("A list of destinations is empty; name at least one.")
@@ -134,22 +133,22 @@ def _checked(names: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(check_destination(name) for name in listed)
 
 
-def _kind(kind: str) -> Kind:
+def _parse_kind(kind: str) -> Kind:
     try:
         return Kind(kind)
     except ValueError:
         raise ConfigError(f"kind={kind!r} is not a kind of message; write 'event' or 'command'.") from None
 
 
-def _compiled(route: Route) -> _Matcher:
+def _compile(route: Route) -> _Matcher:
     return _Matcher(
-        _checked(route.to),
-        _pattern(route.topic),
-        _pattern(route.type),
+        _check_names(route.to),
+        _compile_glob(route.topic),
+        _compile_glob(route.type),
         None if route.kind is None else Kind(route.kind),
-        {name: _pattern(value) for name, value in route.headers.items()},
+        {name: _compile_glob(value) for name, value in route.headers.items()},
     )
 
 
-def _pattern(glob: str) -> re.Pattern[str]:
+def _compile_glob(glob: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(glob))

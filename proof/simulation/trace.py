@@ -1,0 +1,88 @@
+"""The story of one run, line by line, for a person; nothing at all when nobody reads it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pillarbox.contracts.store import (
+    BlockedKey,
+    Claim,
+    Cursor,
+    Fence,
+    Lane,
+    ReadResult,
+    RecoveredClaim,
+    Registry,
+    RelayInfo,
+    Settlement,
+)
+from pillarbox.message import Message
+from proof.simulation.virtual_time import Timeline
+
+__all__ = ["Tell", "Trace", "fingerprint", "story"]
+
+Tell = Callable[[str], None]
+
+
+class Trace:
+    """Writes down what happens, if there is somebody to `tell`."""
+
+    def __init__(self, timeline: Timeline, tell: Tell | None = None) -> None:
+        self._timeline = timeline
+        self._tell = tell
+        self.is_on = tell is not None
+
+    def __call__(self, who: str, what: str) -> None:
+        if self._tell is not None:
+            self._tell(f"{self._timeline.now:9.4f} {who:8} {what}")
+
+
+def fingerprint(lines: list[str]) -> str:
+    """Two runs with the same one went the same way."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def story(name: str, args: Sequence[Any], options: Mapping[str, Any], answer: object) -> str:
+    """Who reads it wants ids, lanes and epochs, and nothing that differs from run to run."""
+    told = [_short(arg) for arg in args] + [
+        f"{key}={_short(value)}" for key, value in options.items() if key != "lease"
+    ]
+    return f"{name} {' '.join(told)} -> {_short(answer)}"
+
+
+def _short(value: object) -> str:  # noqa: PLR0911 - one kind of value after the other
+    match value:
+        case Message():
+            waits = "" if value.waits is None else f" {value.waits.value}"
+            return f"{value.id}:{value.key}{waits}"
+        case ReadResult():
+            return f"{_short(value.messages)} {_short(value.cursor)}"
+        case Cursor():
+            return f"low {dict(value.low)}"
+        case Fence():
+            return f"{value.destination} {dict(value.epochs)}"
+        case Claim():
+            return f"#{value.number} {list(value.message_ids)} struck {value.strikes}"
+        case RecoveredClaim():
+            return _short(value.claim)
+        case Lane():
+            return f"lane {value.partition} epoch {value.epoch}"
+        case BlockedKey():
+            return f"{value.key} {value.front.value}"
+        case Settlement():
+            return _settlement(value)
+        case Registry():
+            return f"{len(value.relays)} relays"
+        case RelayInfo():
+            return str(value.relay_id)[:8]
+        case list() | tuple():
+            return f"[{', '.join(_short(one) for one in value)}]"
+    return str(value)
+
+
+def _settlement(settlement: Settlement) -> str:
+    failures = [f"{t.message_id} {t.waits or t.state} {t.attempts}" for t in settlement.failures]
+    parts = {"delivered": settlement.delivered, "troubled": failures, "returned": settlement.returned}
+    return " ".join(f"{name} {list(ids)}" for name, ids in parts.items() if ids)

@@ -1,0 +1,15 @@
+"""Every broken variant, each a small function that says what it breaks. All of them must be caught."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.simulation.variants.answers import ANSWERS
+from proof.simulation.variants.leases import LEASES
+from proof.simulation.variants.order import ORDER
+from proof.simulation.variants.stores import STORES
+from proof.simulation.variants.variant import Variant
+
+__all__ = ["VARIANTS", "Variant"]
+
+VARIANTS: Final = {variant.name: variant for variant in map(Variant, (*STORES, *ORDER, *ANSWERS, *LEASES))}

@@ -1,0 +1,145 @@
+"""Broken ordering: who of a key may go, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pillarbox.contracts.store import BlockedKey, Cursor, FailedOutcome, Lane, RecoveredClaim
+from pillarbox.message import Message, Waits
+from pillarbox.relay.in_flight import KeyQueue
+from pillarbox.relay.ordering import LaneOrdering
+from pillarbox.relay.pipeline import Pipeline
+from proof.simulation.variants.variant import Switch
+
+__all__ = ["ORDER"]
+
+
+def parking_forgotten(switch: Switch) -> None:
+    """A later message of a blocked key is taken when it is met."""
+    enqueue_as_it_was = LaneOrdering._enqueue
+
+    def enqueue(ordering: LaneOrdering, message: Message, key: str, park: list[Message]) -> bool:
+        if message.waits is Waits.RETRY:
+            return enqueue_as_it_was(ordering, message, key, park)
+        ordering._keys.setdefault(key, KeyQueue(message.partition)).add(message.id)
+        return True
+
+    switch(LaneOrdering, "_enqueue", enqueue)
+
+
+def blocked_keys_not_loaded(switch: Switch) -> None:
+    """A lane that was taken over is read before its blocked keys are known."""
+    grant_as_it_was = Pipeline.grant
+
+    def grant(
+        pipeline: Pipeline, lanes: Iterable[Lane], inherited: Sequence[RecoveredClaim], blocked: Iterable[BlockedKey]
+    ) -> None:
+        grant_as_it_was(pipeline, lanes, inherited, ())
+
+    switch(Pipeline, "grant", grant)
+
+
+def next_before_the_failure_is_settled(switch: Switch) -> None:
+    """The next of a key goes as soon as the one before it has failed, before that is recorded."""
+    mark_failed_as_it_was = LaneOrdering.mark_failed
+
+    def mark_failed(ordering: LaneOrdering, message: Message, failure: FailedOutcome) -> None:
+        mark_failed_as_it_was(ordering, message, failure)
+        if message.key is not None and (queue := ordering._keys.get(message.key)) is not None:
+            queue.stopped = False
+            ordering._advance(queue)
+
+    switch(LaneOrdering, "mark_failed", mark_failed)
+
+
+def two_of_a_key_at_once(switch: Switch) -> None:
+    """The next of a key does not wait for the answer to the one before it."""
+
+    def advance(ordering: LaneOrdering, queue: KeyQueue) -> None:
+        while queue.behind and not queue.stopped:
+            entry = ordering._in_flight.entries[queue.behind[0]]
+            if not entry.claim or not queue.may_send(entry.message.id):
+                return
+            queue.current = queue.behind.pop(0)
+            ordering._make_ready(entry)
+
+    def remove(queue: KeyQueue, message_id: int) -> None:
+        queue.unsettled += 1
+        if message_id in queue.behind:
+            queue.behind.remove(message_id)
+        elif queue.current == message_id:
+            queue.current = None
+
+    switch(LaneOrdering, "_advance", advance)
+    switch(KeyQueue, "remove", remove)
+
+
+def held_key_goes_on(switch: Switch) -> None:
+    """A held message does not hold its key."""
+    mark_failed_as_it_was = LaneOrdering.mark_failed
+
+    def mark_failed(ordering: LaneOrdering, message: Message, failure: FailedOutcome) -> None:
+        mark_failed_as_it_was(ordering, message, failure)
+        if failure.waits is Waits.HELD and message.key is not None:
+            queue = ordering._keys[message.key]
+            queue.blocked, queue.front, queue.stopped = False, None, False
+
+    switch(LaneOrdering, "mark_failed", mark_failed)
+
+
+def lane_not_suspended(switch: Switch) -> None:
+    """After something went back into a lane, news of it is taken before it is read from its start."""
+    switch(LaneOrdering, "_suspend", lambda ordering, partition: None)
+
+
+def never_read_again(switch: Switch) -> None:
+    """What went back is below the mark, and the mark stays."""
+    switch(Cursor, "restart", lambda cursor, partitions: cursor)
+
+
+def head_closed_unnoticed(switch: Switch) -> None:
+    """When the head of a key closes, what was parked behind it is not read."""
+    review_as_it_was = LaneOrdering._review
+
+    def review(ordering: LaneOrdering, key: str, queue: KeyQueue) -> None:
+        if not queue.needs_read:
+            review_as_it_was(ordering, key, queue)
+
+    switch(LaneOrdering, "_review", review)
+
+
+def older_claim_sent(switch: Switch) -> None:
+    """A claim that commits after something went back into its lane is sent, before what went back."""
+
+    def confirm_claim(ordering: LaneOrdering, number: int, messages: Sequence[Message], *, strikes: int = 0) -> None:
+        entries = [entry for message in messages if (entry := ordering._in_flight.entries.get(message.id)) is not None]
+        if entries:
+            ordering._in_flight.assign_claim(number, entries, strikes=strikes)
+            ordering._admit(entries)
+
+    switch(LaneOrdering, "confirm_claim", confirm_claim)
+
+
+def rest_of_a_hot_key_forgotten(switch: Switch) -> None:
+    """What was left in the table of a key that is too hot to hold is never fetched."""
+    switch(LaneOrdering, "next_remainders", lambda ordering, limit: [])
+
+
+def front_gone_unnoticed(switch: Switch) -> None:
+    """A person closed what stood in front of a hot key, and its relay waits for it on."""
+    switch(LaneOrdering, "recheck_hot_keys", lambda ordering, blocked: None)
+
+
+ORDER = (
+    parking_forgotten,
+    blocked_keys_not_loaded,
+    next_before_the_failure_is_settled,
+    two_of_a_key_at_once,
+    held_key_goes_on,
+    lane_not_suspended,
+    never_read_again,
+    head_closed_unnoticed,
+    older_claim_sent,
+    rest_of_a_hot_key_forgotten,
+    front_gone_unnoticed,
+)

@@ -1,1 +1,0 @@
-"""The whole relay, several at a time, on virtual time: killed, frozen, cut off, lied to, and watched by a checker."""

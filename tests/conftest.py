@@ -1,4 +1,4 @@
-"""Fixtures that more than one folder of tests uses. Servers are found by `tests.servers`."""
+"""Fixtures that more than one folder of tests uses. Servers are found by `tests.support.servers`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.mariadb_server import MariadbServer, scratch_mariadb
-from tests.postgres_server import PostgresServer, scratch_database, scratch_schema
-from tests.private_postgres import PrivatePostgres
-from tests.private_rabbitmq import PrivateRabbitmq
-from tests.rabbitmq_server import found_rabbitmq
-from tests.rabbitmq_server import private_rabbitmq as running_rabbitmq
-from tests.servers import ServerMissing, found, missing
+from tests.support.mariadb_server import MariadbServer, scratch_mariadb
+from tests.support.postgres_server import PostgresServer, scratch_database, scratch_schema
+from tests.support.private_postgres import PrivatePostgres
+from tests.support.private_rabbitmq import PrivateRabbitmq
+from tests.support.rabbitmq_server import found_rabbitmq
+from tests.support.rabbitmq_server import private_rabbitmq as running_rabbitmq
+from tests.support.servers import ServerMissing, found, missing
 
 # A shell starts what it puts in the background with SIGINT ignored, and all that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

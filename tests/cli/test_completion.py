@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 from click.shell_completion import ShellComplete
 
-from pillarbox.cli.app import pillarbox as program
-from tests.cli.program import PROGRAM, environment, pillarbox
+from pillarbox.cli._program import pillarbox as program
+from tests.support.cli.program import PROGRAM, environment, pillarbox
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 SHELLS: Final = ("bash", "zsh", "fish")

@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox.cli.config import show_config
 from pillarbox.cli.relay import relay
-from tests.cli.program import pillarbox
+from tests.support.cli.program import pillarbox
 
 CANARY = "c4nary-s3cret"
 FLAGS = {

@@ -21,12 +21,20 @@ import msgspec
 import psycopg
 import pytest
 
-from pillarbox.demo.judge import Evidence, Order, judge
-from pillarbox.demo.script import ConsumerDown, ConsumerUp, KillRelay, Progress, Script
-from pillarbox.demo.story import POISON, Story, attempts
-from tests.cli.demonstrating import FIELDS, ORDERS, check, demo, needs_proc, processes_in, running, until
-from tests.cli.program import PROGRAM, environment, forbid_imports, pillarbox
-from tests.mariadb_server import connected
+from pillarbox.demo.result import Evidence, Order, compare
+from pillarbox.demo.scenario import (
+    POISON,
+    ConsumerDown,
+    ConsumerUp,
+    FaultSchedule,
+    KillRelay,
+    Progress,
+    Scenario,
+    plan_orders,
+)
+from tests.support.cli.demo import FIELDS, ORDERS, check, demo, needs_proc, processes_in, running, until
+from tests.support.cli.program import PROGRAM, environment, forbid_imports, pillarbox
+from tests.support.mariadb_server import connected
 
 # --- the judge -----------------------------------------------------------------------------------
 
@@ -46,10 +54,10 @@ def evidence() -> Evidence:
 
 
 def test_a_clean_run_holds() -> None:
-    verdict = judge(evidence())
+    result = compare(evidence())
 
-    assert verdict.holds
-    assert msgspec.to_builtins(verdict) == dict(zip(FIELDS, (5, 1, 4, 0, 0, 0, 5, 1, 1, 7, 1, 1), strict=True))
+    assert result.holds
+    assert msgspec.to_builtins(result) == dict(zip(FIELDS, (5, 1, 4, 0, 0, 0, 5, 1, 1, 7, 1, 1), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -67,31 +75,31 @@ def test_a_clean_run_holds() -> None:
     ],
 )
 def test_a_broken_run_does_not_hold(effects: list[str], lost: int, ghosts: int, out_of_order: int) -> None:
-    verdict = judge(msgspec.structs.replace(evidence(), effects=effects))
+    result = compare(msgspec.structs.replace(evidence(), effects=effects))
 
-    assert (verdict.lost, verdict.ghosts, verdict.out_of_order) == (lost, ghosts, out_of_order)
-    assert not verdict.holds
+    assert (result.lost, result.ghosts, result.out_of_order) == (lost, ghosts, out_of_order)
+    assert not result.holds
 
 
 def test_keys_do_not_wait_for_each_other_and_what_follows_a_failed_one_is_in_order() -> None:
-    verdict = judge(msgspec.structs.replace(evidence(), effects=["a", "c", "e", "b"]))
+    result = compare(msgspec.structs.replace(evidence(), effects=["a", "c", "e", "b"]))
 
-    assert verdict.holds
+    assert result.holds
 
 
 def test_the_poison_one_alone_may_fail() -> None:
-    assert not judge(msgspec.structs.replace(evidence(), effects=["a", "b", "c"], failed=["d", "e"])).holds
+    assert not compare(msgspec.structs.replace(evidence(), effects=["a", "b", "c"], failed=["d", "e"])).holds
 
 
 # --- the story -----------------------------------------------------------------------------------
 
 
 def test_a_seed_is_a_story() -> None:
-    story = list(attempts(Story(orders=500, seed=3)))
+    story = list(plan_orders(Scenario(orders=500, seed=3)))
     committed = [attempt for attempt in story if attempt.commits]
 
-    assert story == list(attempts(Story(orders=500, seed=3)))
-    assert story != list(attempts(Story(orders=500, seed=4)))
+    assert story == list(plan_orders(Scenario(orders=500, seed=3)))
+    assert story != list(plan_orders(Scenario(orders=500, seed=4)))
     assert len({attempt.order_id for attempt in story}) == len(story)
     assert len(committed) == 500
     assert 10 < len(story) - len(committed) < 100
@@ -99,33 +107,33 @@ def test_a_seed_is_a_story() -> None:
 
 
 def test_a_relay_is_killed_only_when_it_has_something_to_lose() -> None:
-    script = Script(Story(orders=300, seed=1))
+    script = FaultSchedule(Scenario(orders=300, seed=1))
 
-    assert not cues(script, seconds=1.0, delivered=0, relays=[0, 1])
-    assert not cues(script, seconds=1.1, delivered=10, relays=[])
-    assert cues(script, seconds=1.2, delivered=10, relays=[1]) == [KillRelay(1)]
-    assert not cues(script, seconds=1.3, delivered=200, relays=[0, 1])
-    assert not cues(script, seconds=9.0, delivered=19, relays=[0, 1])
-    assert cues(script, seconds=9.1, delivered=20, relays=[0]) == [KillRelay(0)]
+    assert not due_faults(script, seconds=1.0, delivered=0, relays=[0, 1])
+    assert not due_faults(script, seconds=1.1, delivered=10, relays=[])
+    assert due_faults(script, seconds=1.2, delivered=10, relays=[1]) == [KillRelay(1)]
+    assert not due_faults(script, seconds=1.3, delivered=200, relays=[0, 1])
+    assert not due_faults(script, seconds=9.0, delivered=19, relays=[0, 1])
+    assert due_faults(script, seconds=9.1, delivered=20, relays=[0]) == [KillRelay(0)]
 
 
 def test_relays_are_killed_during_the_outage_too_and_left_in_peace_at_the_end() -> None:
-    script = Script(Story(orders=300, seed=1))
+    script = FaultSchedule(Scenario(orders=300, seed=1))
 
-    assert cues(script, seconds=1.0, delivered=0, committed=120, relays=[]) == [ConsumerDown()]
-    assert cues(script, seconds=1.1, delivered=0, relays=[0]) == [KillRelay(0)]
-    assert cues(script, seconds=2.2, delivered=0, relays=[0]) == [KillRelay(0)]
-    assert cues(script, seconds=9.0, delivered=0, relays=[]) == [ConsumerUp()]
+    assert due_faults(script, seconds=1.0, delivered=0, committed=120, relays=[]) == [ConsumerDown()]
+    assert due_faults(script, seconds=1.1, delivered=0, relays=[0]) == [KillRelay(0)]
+    assert due_faults(script, seconds=2.2, delivered=0, relays=[0]) == [KillRelay(0)]
+    assert due_faults(script, seconds=9.0, delivered=0, relays=[]) == [ConsumerUp()]
     late = progress(seconds=19.0, delivered=200, committed=300, kills=3, relays=[0], pending=100, shop_is_done=True)
-    assert not list(script.cues(late))
+    assert not list(script.due_faults(late))
     assert not script.is_over(late)
     assert script.is_over(msgspec.structs.replace(late, delivered=299, failed=1, received=299, pending=0))
 
 
 def test_it_is_not_over_while_messages_wait_at_a_broker() -> None:
-    script = Script(Story(orders=300, seed=1))
-    list(script.cues(progress(seconds=1.0, delivered=0, committed=120, relays=[])))
-    list(script.cues(progress(seconds=9.0, delivered=0, relays=[])))
+    script = FaultSchedule(Scenario(orders=300, seed=1))
+    list(script.due_faults(progress(seconds=1.0, delivered=0, committed=120, relays=[])))
+    list(script.due_faults(progress(seconds=9.0, delivered=0, relays=[])))
     sent = progress(seconds=19.0, delivered=300, committed=300, kills=3, relays=[0], received=299, shop_is_done=True)
 
     assert sent.is_delivered
@@ -133,8 +141,10 @@ def test_it_is_not_over_while_messages_wait_at_a_broker() -> None:
     assert script.is_over(msgspec.structs.replace(sent, received=300))
 
 
-def cues(script: Script, *, seconds: float, delivered: int, relays: list[int], committed: int = 0) -> list[object]:
-    return list(script.cues(progress(seconds=seconds, delivered=delivered, relays=relays, committed=committed)))
+def due_faults(
+    script: FaultSchedule, *, seconds: float, delivered: int, relays: list[int], committed: int = 0
+) -> list[object]:
+    return list(script.due_faults(progress(seconds=seconds, delivered=delivered, relays=relays, committed=committed)))
 
 
 def progress(
@@ -224,8 +234,8 @@ def screen() -> Iterator[tuple[int, list[bytes]]]:
         os.close(ours)
 
 
-def shown_by_the_printed_command(verdict: str) -> str:
-    (line,) = (line for line in verdict.splitlines() if line.startswith("  sqlite3 "))
+def shown_by_the_printed_command(result: str) -> str:
+    (line,) = (line for line in result.splitlines() if line.startswith("  sqlite3 "))
     _, path, query = shlex.split(line)
     with closing(sqlite3.connect(path)) as connection:
         return str(connection.execute(query).fetchall())
@@ -238,25 +248,25 @@ def pieces(ours: int) -> Iterator[bytes]:
 
 
 def test_a_consumer_that_forgets_what_it_did_is_found_out(tmp_path: Path) -> None:
-    with running("--json", folder=tmp_path) as (process, said):
-        until(said, "the consumer starts")
-        (ledger,) = tmp_path.glob("*/consumer.db")
-        with closing(sqlite3.connect(ledger, timeout=30)) as connection:
+    with running("--json", folder=tmp_path) as (process, stderr):
+        until(stderr, "the consumer starts")
+        (consumer_database,) = tmp_path.glob("*/consumer.db")
+        with closing(sqlite3.connect(consumer_database, timeout=30)) as connection:
             connection.executescript(
                 "create trigger forget after insert on effect when new.id = 20 "
                 "begin delete from effect where id = new.id; end"
             )
         out, _ = process.communicate(timeout=90)
 
-    verdict = json.loads(out.splitlines()[-1])
-    assert (process.returncode, verdict["lost"], verdict["effects"]) == (1, 1, ORDERS - 2)
+    result = json.loads(out.splitlines()[-1])
+    assert (process.returncode, result["lost"], result["effects"]) == (1, 1, ORDERS - 2)
 
 
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_in_the_middle_nothing_is_left(number: signal.Signals, tmp_path: Path) -> None:
-    with running(folder=tmp_path) as (process, said):
-        until(said, "consumer killed")
+    with running(folder=tmp_path) as (process, stderr):
+        until(stderr, "consumer killed")
         comes_true(lambda: len(processes_in(tmp_path)) >= 2)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -268,8 +278,8 @@ def test_stopped_in_the_middle_nothing_is_left(number: signal.Signals, tmp_path:
 
 @needs_proc
 def test_killed_in_the_middle_no_process_is_left(tmp_path: Path) -> None:
-    with running(folder=tmp_path) as (process, said):
-        until(said, "consumer killed")
+    with running(folder=tmp_path) as (process, stderr):
+        until(stderr, "consumer killed")
         comes_true(lambda: len(processes_in(tmp_path)) >= 2)
         process.kill()
         process.communicate(timeout=60)

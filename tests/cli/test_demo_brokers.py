@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from pillarbox.demo.intakes import intake_of
-from pillarbox.demo.line import Line, line_to
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.demo.target import Target, open_endpoint, parse_target
 from pillarbox.errors import ConfigError, TransportUnavailable
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from tests.cli.demonstrating import ORDERS, check, demo, needs_proc, processes_in, running, until
-from tests.nats_server import NatsServer
-from tests.rabbitmq_server import RabbitmqServer
-from tests.redis_server import RedisServer
-from tests.servers import Server, found
+from tests.support.cli.demo import ORDERS, check, demo, needs_proc, processes_in, running, until
+from tests.support.nats_server import NatsServer
+from tests.support.rabbitmq_server import RabbitmqServer
+from tests.support.redis_server import RedisServer
+from tests.support.servers import Server, found
 
 STORES = {"amqp": "postgresql", "nats": "sqlite", "redis": "postgresql"}
 
@@ -43,24 +42,24 @@ def test_the_demo_over_a_broker(broker: str, tmp_path: Path, request: pytest.Fix
 
 
 async def test_what_is_made_at_a_broker_is_removed(broker: str) -> None:
-    line = line_to(broker)
-    intake = intake_of(line)
-    assert not await is_there(line)
+    target = parse_target(broker)
+    endpoint = open_endpoint(target)
+    assert not await is_there(target)
 
-    await intake.prepare()
-    assert await is_there(line)
-    assert await intake.is_ready()
+    await endpoint.prepare()
+    assert await is_there(target)
+    assert await endpoint.is_ready()
 
-    await intake.remove()
-    assert not await is_there(line)
+    await endpoint.remove()
+    assert not await is_there(target)
 
 
-async def is_there(line: Line) -> bool:
+async def is_there(target: Target) -> bool:
     """Whether a relay would find what it is to send to."""
-    transport = transport_from_url(line.to)
-    if line.kind == "redis":
-        async with Redis.from_url(line.at) as client:
-            return bool(await client.exists(line.name))
+    transport = transport_from_url(target.transport_url)
+    if target.kind == "redis":
+        async with Redis.from_url(target.receiver_url.partition("?")[0]) as client:
+            return bool(await client.exists(target.name))
     try:
         await transport.open()
         outcomes = await transport.send([sample(topic="orders")])
@@ -84,17 +83,17 @@ def test_a_broker_that_is_not_there(url: str, tmp_path: Path) -> None:
 
 def test_an_option_that_the_demo_sets_itself() -> None:
     with pytest.raises(ConfigError, match="sets exchange itself"):
-        line_to("amqp://127.0.0.1/?timeout=5s&exchange=mine")
+        parse_target("amqp://127.0.0.1/?timeout=5s&exchange=mine")
 
-    assert "?timeout=5s&exchange=pillarbox-demo-" in line_to("amqp://127.0.0.1/?timeout=5s").to
+    assert "?timeout=5s&exchange=pillarbox-demo-" in parse_target("amqp://127.0.0.1/?timeout=5s").transport_url
 
 
 @needs_proc
 def test_a_password_is_in_no_command_line(tmp_path: Path) -> None:
     """The environment of a process is its user's alone; its command line is everybody's."""
     to = "http://127.0.0.1?headers.authorization=Bearer-geheim"
-    with running("--to", to, folder=tmp_path) as (process, said):
-        until(said, "consumer killed")
+    with running("--to", to, folder=tmp_path) as (process, stderr):
+        until(stderr, "consumer killed")
         lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_in(tmp_path)]
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import PROGRAM, Ran, environment, forbid_imports, pillarbox
-from tests.cli.running import Shop
-from tests.http_endpoint import Endpoint, free_port
+from tests.support.cli.program import PROGRAM, RunResult, environment, forbid_imports, pillarbox
+from tests.support.cli.relay_process import Shop
+from tests.support.http_endpoint import Endpoint, free_port
 
 CANARY = "c4nary-s3cret"
 HERE = ("--store", "sqlite:///shop.db")
@@ -33,7 +33,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
     await made.stop()
 
 
-async def doctor(shop: Shop, *arguments: str, **extra: str) -> Ran:
+async def doctor(shop: Shop, *arguments: str, **extra: str) -> RunResult:
     return await asyncio.to_thread(pillarbox, "doctor", *arguments, cwd=shop.folder, **extra)
 
 
@@ -46,9 +46,9 @@ async def test_all_is_well(shop: Shop, endpoint: Endpoint) -> None:
         f"destination hooks (http://127.0.0.1:{endpoint.port}/…)", "  fine", "",
         "All is well.",
     ]  # fmt: skip
-    said = ran.err.splitlines()
-    assert said[0] == "Looking at the store and 1 destination"
-    assert sorted(said[1:]) == ["  destination hooks: fine", "  store: fine"]
+    output = ran.err.splitlines()
+    assert output[0] == "Looking at the store and 1 destination"
+    assert sorted(output[1:]) == ["  destination hooks: fine", "  store: fine"]
 
 
 async def test_warnings_and_worse_have_codes_of_their_own(shop: Shop, endpoint: Endpoint) -> None:
@@ -140,7 +140,7 @@ async def test_a_time_that_is_none(shop: Shop, time: str) -> None:
 
 STUCK = """
 import asyncio, time
-from pillarbox.transports.memory import MemoryTransport
+from pillarbox.brokers.memory import MemoryTransport
 
 class Stuck(MemoryTransport):
     async def open(self):
@@ -184,11 +184,11 @@ async def test_a_hung_endpoint_does_not_hold_it_up_and_ctrl_c_ends_it(shop: Shop
     while b"store: fine" not in await process.stderr.readline():
         pass
     process.send_signal(2)
-    said = (await process.stderr.read()).decode()
+    output = (await process.stderr.read()).decode()
     for caller in callers:
         caller.close()
     server.close()
     await server.wait_closed()
 
     assert (ran.code, "CRITICAL destination.no-answer" in ran.out) == (7, True)
-    assert (await process.wait(), said) == (130, "\nInterrupted.\n")
+    assert (await process.wait(), output) == (130, "\nInterrupted.\n")

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from tests.cli.program import PROGRAM, environment, forbid_imports, pillarbox
-from tests.private_postgres import PrivatePostgres
+from tests.support.cli.program import PROGRAM, environment, forbid_imports, pillarbox
+from tests.support.private_postgres import PrivatePostgres
 
 CANARY = "c4nary-p4ssw0rd"
 
@@ -29,7 +29,7 @@ def dead_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["--store", "shop.db"], 2, "write sqlite:///shop.db"),
         (["--store", "sqlite://shop.db"], 2, "three slashes"),
@@ -44,11 +44,11 @@ def dead_port() -> Iterator[int]:
         (["--store", "sqlite:///no/such/folder/shop.db"], 3, "cannot be"),
     ],
 )
-def test_a_wrong_url_or_name_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+def test_a_wrong_url_or_name_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, expected: str) -> None:
     ran = pillarbox("schema", "install", *arguments, cwd=tmp_path)
 
     assert (ran.code, ran.out) == (code, "")
-    assert said in ran.sentence
+    assert expected in ran.sentence
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,20 +66,20 @@ def test_wrong_usage_ends_with_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "said"),
+    ("scheme", "expected"),
     [
         ("postgresql", "asyncpg, or psycopg 3.2 or newer with libpq, which is not installed: run pip install"),
         ("postgresql+asyncpg", 'asyncpg, which is not installed: run pip install "pillarbox[postgres]"'),
         ("postgresql+psycopg", 'with libpq, which is not installed: run pip install "pillarbox[psycopg]"'),
     ],
 )
-def test_a_missing_driver_says_what_to_install(tmp_path: Path, scheme: str, said: str) -> None:
+def test_a_missing_driver_says_what_to_install(tmp_path: Path, scheme: str, expected: str) -> None:
     path = forbid_imports(tmp_path, "asyncpg", "psycopg")
 
     ran = pillarbox("schema", "install", "--store", f"{scheme}://127.0.0.1/shop", PYTHONPATH=path)
 
     assert ran.code == 2
-    assert said in ran.sentence
+    assert expected in ran.sentence
 
 
 def test_a_driver_that_was_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from pillarbox.cli.app import pillarbox as program
-from tests.cli.program import PROGRAM, environment, forbid_imports, pillarbox
+from pillarbox.cli._program import pillarbox as program
+from tests.support.cli.program import PROGRAM, environment, forbid_imports, pillarbox
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 CODES = {0: "done", 1: "failed", 2: "wrong usage", 3: "unreachable", 4: "schema", 5: "no such message",
@@ -26,14 +26,19 @@ CODES = {0: "done", 1: "failed", 2: "wrong usage", 3: "unreachable", 4: "schema"
 def commands(command: click.Command = program, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     yield path
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
             yield from commands(inner, (*path, name))
 
 
 def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
     command: click.Command = program
     while words and isinstance(command, click.Group):
-        command, words = command.commands[words[0]], words[1:]
+        inner = command.get_command(click.Context(command), words[0])
+        assert inner is not None
+        command, words = inner, words[1:]
     return command, words
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.cli.logs import JsonFormat, LogSettings, TextFormat, program_log, start_logging
+from pillarbox.cli._logs import JsonFormat, LogSettings, TextFormat, program_log, start_logging
 
 NASTY = "a\nb\r\x1b[31mc\x7f\x9b\u2028\u202e\ud800 ü"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import Ran, pillarbox
-from tests.cli.running import Shop
+from tests.support.cli.program import RunResult, pillarbox
+from tests.support.cli.relay_process import Shop
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ async def shop(tmp_path: Path) -> Shop:
     return made
 
 
-def run(shop: Shop, *arguments: str) -> Ran:
+def run(shop: Shop, *arguments: str) -> RunResult:
     return pillarbox(*arguments, cwd=shop.folder, PILLARBOX_STORE=shop.url, PILLARBOX_BY="ann")
 
 
@@ -35,7 +35,7 @@ def fail(shop: Shop, where: str, error: str) -> None:
         "id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, "
         "subject, correlation_id, causation_id, event_time, created_at, available_at"
     )
-    with shop.connected() as tx:
+    with shop.connect() as tx:
         tx.execute(
             f"insert into pillarbox_history ({columns}, attempts, last_error, status_at, status) "
             f"select {columns}, 5, ?, created_at, 'failed' from pillarbox_outbox where {where}",
@@ -158,7 +158,7 @@ def test_many_messages_are_not_changed_unasked(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("redrive",), "Say which messages to redrive"),
         (("redrive", "1", "--destination", "billing"), "ids or filters, not both"),
@@ -168,10 +168,10 @@ def test_many_messages_are_not_changed_unasked(shop: Shop) -> None:
         (("discard", "1"), "--reason"),
     ],
 )
-def test_wrong_usage_is_one_sentence_and_changes_nothing(shop: Shop, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_one_sentence_and_changes_nothing(shop: Shop, arguments: tuple[str, ...], expected: str) -> None:
     ran = run(shop, "messages", *arguments)
     assert ran.code == 2
-    assert said in ran.err
+    assert expected in ran.err
     assert "Traceback" not in ran.err
 
 
@@ -188,7 +188,7 @@ def test_replay_and_defer(shop: Shop) -> None:
     told(shop, "messages", "defer", "1", "--for", "2h")
     assert shop.number("pillarbox_outbox where id = 1 and available_at > created_at + 7000000000") == 1
     fail(shop, "id = 2", "x")
-    with shop.connected() as tx:
+    with shop.connect() as tx:
         tx.execute("update pillarbox_history set status = 'delivered'")
     assert told(shop, "messages", "replay", "--since", "1h", "--yes")["changed"] == 1
     assert shop.number("pillarbox_outbox") == 2
@@ -207,7 +207,7 @@ def test_pausing_and_resuming(shop: Shop) -> None:
 def test_purging_counts_first_and_asks(shop: Shop) -> None:
     shop.publish(2, to="billing")
     fail(shop, "true", "x")
-    with shop.connected() as tx:
+    with shop.connect() as tx:
         tx.execute("update pillarbox_history set status = 'delivered', status_at = 0 where id = 1")
     assert told(shop, "purge", "--dry-run")["matched"]["delivered"] == 1
     assert run(shop, "purge").code == 2
@@ -222,11 +222,11 @@ def test_nobody_delivers(shop: Shop) -> None:
     ran = run(shop, "relays")
     assert (ran.code, ran.out) == (0, "")
     assert "No relay is alive" in ran.err
-    assert told(shop, "partitions") == {"partitions": []}
+    assert told(shop, "lanes") == {"lanes": []}
 
 
 def test_failed_messages_of_an_inbox(shop: Shop) -> None:
-    with shop.connected() as tx:
+    with shop.connect() as tx:
         tx.execute(
             "insert into pillarbox_inbox (consumer, source, message_id, status, attempts, last_error, message) "
             "values ('mailer', '/shop', 'm1', 'failed', 3, 'Timeout', x'00'), "

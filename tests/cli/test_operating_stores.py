@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from pillarbox import Outbox
-from pillarbox.cli.app import pillarbox
-from pillarbox.cli.failures import run
-from pillarbox.names import Names
-from tests.cli.program import Ran
-from tests.mariadb_server import connected
+from pillarbox.cli._errors import run
+from pillarbox.cli._program import pillarbox
+from pillarbox.message import Names
+from tests.support.cli.program import RunResult
+from tests.support.mariadb_server import connected
 
 _FAIL = """
     insert into pillarbox_history (id, message_id, destination, partition, kind, type, topic, key, payload,
@@ -68,15 +68,15 @@ class Desk:
             cursor = connection.cursor()
             if self.kind == "mariadb":
                 text = _RESERVED.sub(r"`\1`", text.replace("order by", "ORDER BY").replace("group by", "GROUP BY"))
-            cursor.execute(self._names.applied(text, quote="`" if self.kind == "mariadb" else '"'))
+            cursor.execute(self._names.qualify(text, quote="`" if self.kind == "mariadb" else '"'))
             rows = cursor.fetchall() if cursor.description else []
             connection.commit()
         return list(rows)
 
-    def run(self, *words: str) -> Ran:
+    def run(self, *words: str) -> RunResult:
         code = run(pillarbox, words)
         out, err = self._capsys.readouterr()
-        return Ran(code, out, err)
+        return RunResult(code, out, err)
 
     def told(self, *words: str, code: int = 0) -> Any:
         """The one JSON document; `-o jsonl` says the same in other lines."""
@@ -130,7 +130,7 @@ def test_every_filter_chooses(desk: Desk) -> None:
 def test_what_is_asked_is_told_in_every_format(desk: Desk) -> None:
     for words in (
         ("status",), ("check",), ("failures",), ("messages", "list"), ("messages", "show", "2"), ("relays",),
-        ("partitions",), ("purge", "--dry-run"), ("config", "show"), ("version",), ("inbox", "list"),
+        ("lanes",), ("purge", "--dry-run"), ("config", "show"), ("version",), ("inbox", "list"),
         ("schema", "verify"),
     ):  # fmt: skip
         assert isinstance(desk.told(*words, code=7 if words == ("check",) else 0), dict)

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from pillarbox import Outbox
-from tests.cli.demonstrating import ORDERS, check
-from tests.cli.program import Ran, forbid_imports, pillarbox
-from tests.http_endpoint import Endpoint
+from tests.support.cli.demo import ORDERS, check
+from tests.support.cli.program import RunResult, forbid_imports, pillarbox
+from tests.support.http_endpoint import Endpoint
 
 SOME_WARNING = 6
 """What the server at hand is set to is its owner's business."""
@@ -48,7 +48,7 @@ async def test_from_the_tables_to_the_delivery(
     store = ("--store", postgres_url.replace("postgresql", scheme, 1), "--schema", postgres_schema)
     hooks = ("--to", f"hooks={endpoint.url}?allow_private=true")
 
-    async def run(*command: str) -> Ran:
+    async def run(*command: str) -> RunResult:
         return await asyncio.to_thread(pillarbox, *command, *store, PYTHONPATH=modules)
 
     assert (await run("schema", "install")).code == 0

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.cli.program import Ran, forbid_imports, pillarbox
-from tests.cli.running import Shop, running_relay
-from tests.http_endpoint import Endpoint, free_port
+from tests.support.cli.program import RunResult, forbid_imports, pillarbox
+from tests.support.cli.relay_process import Shop, start_relay
+from tests.support.http_endpoint import Endpoint, free_port
 
 CANARY = "c4nary-s3cret"
 
@@ -50,8 +50,8 @@ def assert_left_clean(shop: Shop) -> None:
 
 
 async def relay_once(shop: Shop, *arguments: str, **extra: str) -> tuple[int, list[str]]:
-    async with running_relay(shop, "--once", *arguments, **extra) as relay:
-        return await relay.ended(), relay.said
+    async with start_relay(shop, "--once", *arguments, **extra) as relay:
+        return await relay.wait_until_ended(), relay.lines
 
 
 # --- delivering and stopping -------------------------------------------------------------------------
@@ -59,16 +59,16 @@ async def relay_once(shop: Shop, *arguments: str, **extra: str) -> tuple[int, li
 
 async def test_it_delivers_until_it_is_told_to_stop(shop: Shop, endpoint: Endpoint) -> None:
     shop.publish(20)
-    async with running_relay(shop, "--to", hooks(endpoint)) as relay:
-        first = await relay.until_it_says("delivers from")
+    async with start_relay(shop, "--to", hooks(endpoint)) as relay:
+        first = await relay.wait_for_line("delivers from")
         while shop.number("pillarbox_outbox"):
-            await relay.until_it_says("settled")
+            await relay.wait_for_line("settled")
         relay.signal(signal.SIGTERM)
-        code = await relay.ended()
+        code = await relay.wait_until_ended()
 
     assert code == 0
     assert f"delivers from sqlite:///shop.db to hooks (http://127.0.0.1:{endpoint.port}/…)" in first
-    assert "SIGTERM: finishing" in "".join(relay.said)
+    assert "SIGTERM: finishing" in "".join(relay.lines)
     assert sorted(numbers(endpoint)) == list(range(20))
     assert shop.number("pillarbox_history where status = 'delivered'") == 20
     assert_left_clean(shop)
@@ -80,14 +80,14 @@ async def test_the_first_signal_lets_what_is_under_way_finish(
 ) -> None:
     shop.publish(12)
     endpoint.moves.clear()
-    async with running_relay(shop, "--to", hooks(endpoint)) as relay:
-        await relay.until_it_says("took")
+    async with start_relay(shop, "--to", hooks(endpoint)) as relay:
+        await relay.wait_for_line("took")
         await endpoint.came.wait()
         relay.signal(number)
-        await relay.until_it_says("finishing")
+        await relay.wait_for_line("finishing")
         under_way = len(endpoint.arrivals)
         endpoint.moves.set()
-        code = await relay.ended()
+        code = await relay.wait_until_ended()
 
     assert code == 0
     assert under_way <= len(endpoint.taken) < 12
@@ -106,12 +106,12 @@ async def test_the_second_signal_ends_it_at_once_and_loses_nothing(
 ) -> None:
     shop.publish(8)
     endpoint.moves.clear()
-    async with running_relay(shop, "--to", hooks(endpoint), "--lease", "1s") as relay:
+    async with start_relay(shop, "--to", hooks(endpoint), "--lease", "1s") as relay:
         await endpoint.came.wait()
         relay.signal(number)
-        await relay.until_it_says("finishing")
+        await relay.wait_for_line("finishing")
         relay.signal(number)
-        assert await relay.ended() == code
+        assert await relay.wait_until_ended() == code
 
     assert shop.number("pillarbox_outbox") == 8
     assert shop.number("pillarbox_claim") > 0
@@ -125,7 +125,7 @@ async def test_the_second_signal_ends_it_at_once_and_loses_nothing(
 async def test_the_second_signal_works_while_something_blocks_the_loop(shop: Shop) -> None:
     (shop.folder / "blocking.py").write_text(
         "import sys, time\n"
-        "from pillarbox.transports.handlers import Handlers\n"
+        "from pillarbox.brokers.handlers import Handlers\n"
         "handlers = Handlers()\n"
         "@handlers.on('*')\n"
         "async def block(event):\n"
@@ -133,8 +133,8 @@ async def test_the_second_signal_works_while_something_blocks_the_loop(shop: Sho
         "    time.sleep(600)\n"
     )
     shop.publish(1)
-    async with running_relay(shop, "--to", "hooks=handlers:blocking:handlers", PYTHONPATH=str(shop.folder)) as relay:
-        await relay.until_it_says("blocked")
+    async with start_relay(shop, "--to", "hooks=handlers:blocking:handlers", PYTHONPATH=str(shop.folder)) as relay:
+        await relay.wait_for_line("blocked")
         relay.signal(signal.SIGINT)
         async with asyncio.timeout(60):
             # Again and again: a signal right behind another may be given to a thread that does not wake the main one.
@@ -166,23 +166,23 @@ async def test_once_ends_with_one_when_messages_wait_for_what_is_down(shop: Shop
     assert (await relay_once(shop, "--to", down))[0] == 0
     shop.publish(3)
 
-    code, said = await relay_once(shop, "--to", down)
+    code, output = await relay_once(shop, "--to", down)
 
     assert code == 1
-    assert "3 messages wait for what is down or paused: hooks" in "".join(said)
+    assert "3 messages wait for what is down or paused: hooks" in "".join(output)
     assert shop.number("pillarbox_outbox where attempts = 0 and waits is null") == 3
     assert_left_clean(shop)
 
 
 async def test_once_ends_with_one_when_messages_wait_for_what_is_paused(shop: Shop, endpoint: Endpoint) -> None:
     shop.publish(3)
-    with shop.connected() as connection:
+    with shop.connect() as connection:
         connection.execute("insert into pillarbox_destination values ('hooks', 'me', 0, 'maintenance')")
 
-    code, said = await relay_once(shop, "--to", hooks(endpoint))
+    code, output = await relay_once(shop, "--to", hooks(endpoint))
 
     assert (code, endpoint.arrivals) == (1, [])
-    assert "maintenance" in "".join(said)
+    assert "maintenance" in "".join(output)
     assert shop.number("pillarbox_outbox") == 3
 
 
@@ -193,11 +193,11 @@ async def test_json_log_lines_have_every_field(shop: Shop, endpoint: Endpoint) -
     shop.publish(3, keys=3)
     endpoint.answers = [web.Response(status=204), web.Response(status=422, text="no\x07 thanks")]
 
-    code, said = await relay_once(
+    code, output = await relay_once(
         shop, "--to", hooks(endpoint), "--log-format", "json", "--deliveries-at", "info", "--window", "1"
     )
 
-    lines = [json.loads(line) for line in said]
+    lines = [json.loads(line) for line in output]
     rows = shop.rows("select message_id, correlation_id, type, topic, status from pillarbox_history")
     told = {line["message_id"]: line for line in lines if "message_id" in line}
     assert code == 0
@@ -215,17 +215,17 @@ async def test_json_log_lines_have_every_field(shop: Shop, endpoint: Endpoint) -
 async def test_the_level_decides_what_is_written(shop: Shop, endpoint: Endpoint) -> None:
     shop.publish(1)
 
-    _, said = await relay_once(shop, "--to", hooks(endpoint), PILLARBOX_LOG_LEVEL="error")
+    _, output = await relay_once(shop, "--to", hooks(endpoint), PILLARBOX_LOG_LEVEL="error")
 
-    assert [line.split()[1] for line in said] == ["info", "info"]
-    assert "delivers from" in said[0]
-    assert said[1].endswith("stopped")
+    assert [line.split()[1] for line in output] == ["info", "info"]
+    assert "delivers from" in output[0]
+    assert output[1].endswith("stopped")
 
 
 # --- bad input ---------------------------------------------------------------------------------------
 
 
-def refused(*arguments: str, cwd: Path, **extra: str) -> Ran:
+def refused(*arguments: str, cwd: Path, **extra: str) -> RunResult:
     return pillarbox("relay", *arguments, cwd=cwd, **extra)
 
 
@@ -234,7 +234,7 @@ MEMORY = ("--to", "memory:")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (MEMORY, 2, "No store is configured: give --store URL"),
         (HERE, 2, "No destination is configured: give --to NAME=URL"),
@@ -254,12 +254,12 @@ MEMORY = ("--to", "memory:")
     ],
 )
 async def test_bad_input_is_one_sentence_and_a_code(
-    shop: Shop, arguments: tuple[str, ...], code: int, said: str
+    shop: Shop, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     ran = await asyncio.to_thread(refused, *arguments, cwd=shop.folder)
 
     assert (ran.code, ran.out) == (code, "")
-    assert said in ran.sentence
+    assert expected in ran.sentence
 
 
 async def test_a_store_that_cannot_be_reached_at_the_start_ends_with_three(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ async def test_no_log_line_has_a_secret(shop: Shop, endpoint: Endpoint, form: st
     endpoint.answers = [web.Response(status=500, text=f"echo {CANARY} Bearer {CANARY}") for _ in range(3)]
     shop.publish(3)
 
-    code, said = await relay_once(
+    code, output = await relay_once(
         shop,
         "--to",
         url,
@@ -299,6 +299,6 @@ async def test_no_log_line_has_a_secret(shop: Shop, endpoint: Endpoint, form: st
     )
 
     assert code == 1
-    assert "500" in "".join(said)
-    assert CANARY not in "".join(said)
+    assert "500" in "".join(output)
+    assert CANARY not in "".join(output)
     assert CANARY not in str(shop.rows("select last_error from pillarbox_outbox"))

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.cli.program import PROGRAM, Ran, environment, pillarbox
+from tests.support.cli.program import PROGRAM, RunResult, environment, pillarbox
 
 
 class Place:
@@ -25,7 +25,7 @@ class Place:
         self.options = options
         self.execute = execute
 
-    def schema(self, command: str, *arguments: str) -> Ran:
+    def schema(self, command: str, *arguments: str) -> RunResult:
         return pillarbox("schema", command, *arguments, *self.options)
 
 

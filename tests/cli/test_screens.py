@@ -17,11 +17,11 @@ import pytest
 from aiohttp import web
 
 from pillarbox import Outbox
-from tests.cli import screens
-from tests.cli.program import Ran, pillarbox
-from tests.cli.running import RunningRelay, Shop, running_relay
-from tests.cli.terminal import on_a_terminal, pages_of
-from tests.http_endpoint import Endpoint
+from tests.support.cli import screens
+from tests.support.cli.program import RunResult, pillarbox
+from tests.support.cli.relay_process import RelayProcess, Shop, start_relay
+from tests.support.cli.terminal import run_on_terminal, split_pages
+from tests.support.http_endpoint import Endpoint
 
 PATIENCE: Final = 60.0
 POISON: Final = 6
@@ -65,7 +65,7 @@ class Day:
 
     def order(self, count: int) -> None:
         outbox = Outbox(routes="billing", source="/shop")
-        with self.shop.connected() as tx:
+        with self.shop.connect() as tx:
             for _ in range(count):
                 self._orders += 1
                 placed = {"order": self._orders, "total": "12.50"}
@@ -78,7 +78,7 @@ class Day:
         """The tables answer this with something."""
         await _until(lambda: bool(self.shop.rows(sql)), sql)
 
-    async def run(self, *words: str) -> Ran:
+    async def run(self, *words: str) -> RunResult:
         return await asyncio.to_thread(pillarbox, *words, cwd=self.shop.folder, PILLARBOX_BY="ann")
 
     async def shows(self, name: str, *words: str, code: int = 0, line: str | None = None) -> None:
@@ -87,20 +87,20 @@ class Day:
         while True:
             ran = await self.run(*words)
             screen = _page(line or " ".join(words), ran.out + ran.err)
-            if ran.code == code and screens.is_shown(name, screen):
-                screens.keep(name, screen)
+            if ran.code == code and screens.matches_screen(name, screen):
+                screens.save_screen(name, screen)
                 return
             if time.monotonic() > ends:
-                assert screens.masked(screen) == screens.masked(screens.kept(name))
+                assert screens.mask(screen) == screens.mask(screens.read_screen(name))
                 assert ran.code == code
             await asyncio.sleep(0.2)
 
     async def does(self, name: str, *words: str, line: str | None = None, asked: str = "", typed: str = "") -> None:
         """The command, which changes something, is run once, on a terminal, and shows that screen."""
-        code, seen = await on_a_terminal(*words, cwd=self.shop.folder, asked=asked, typed=typed, PILLARBOX_BY="ann")
+        code, seen = await run_on_terminal(*words, cwd=self.shop.folder, asked=asked, typed=typed, PILLARBOX_BY="ann")
         screen = _page(line or " ".join(words), seen)
-        screens.keep(name, screen)
-        assert screens.masked(screen) == screens.masked(screens.kept(name))
+        screens.save_screen(name, screen)
+        assert screens.mask(screen) == screens.mask(screens.read_screen(name))
         assert code == 0
 
     async def watches(self, name: str, *, looks: int) -> None:
@@ -108,15 +108,15 @@ class Day:
         words = ("status", "--watch", "--interval", "300ms", "--count", str(looks))
         ends = time.monotonic() + PATIENCE
         while True:
-            code, seen = await on_a_terminal(*words, cwd=self.shop.folder)
-            pages = pages_of(seen)
+            code, seen = await run_on_terminal(*words, cwd=self.shop.folder)
+            pages = split_pages(seen)
             assert (code, len(pages)) == (0, looks)
             screen = _page("status --watch", pages[-1])
-            if screens.is_shown(name, screen):
-                screens.keep(name, screen)
+            if screens.matches_screen(name, screen):
+                screens.save_screen(name, screen)
                 return
             if time.monotonic() > ends:
-                assert screens.masked(screen) == screens.masked(screens.kept(name))
+                assert screens.mask(screen) == screens.mask(screens.read_screen(name))
 
 
 def _page(command: str, seen: str) -> str:
@@ -144,8 +144,8 @@ async def day(tmp_path: Path) -> AsyncIterator[Day]:
 
 @pytest.mark.timeout(300)
 async def test_a_bad_day_ends_well(day: Day) -> None:
-    async with running_relay(day.shop) as relay:
-        await relay.until_it_says("delivers from")
+    async with start_relay(day.shop) as relay:
+        await relay.wait_for_line("delivers from")
         day.order(4)
         await day.until("select 1 from pillarbox_history group by 1 having count(*) = 8")
         await day.shows("01-check-before", "check")
@@ -154,7 +154,7 @@ async def test_a_bad_day_ends_well(day: Day) -> None:
         await _mend(day, relay)
         await day.shows("13-check-after", "check")
         relay.signal(signal.SIGTERM)
-        assert await relay.ended() == 0
+        assert await relay.wait_until_ended() == 0
 
 
 async def _outage(day: Day) -> None:
@@ -181,11 +181,11 @@ def _failed(day: Day) -> str:
     return str(found)
 
 
-async def _mend(day: Day, relay: RunningRelay) -> None:
+async def _mend(day: Day, relay: RelayProcess) -> None:
     failed = _failed(day)
     await day.does("08-pause", "pause", "billing", "--reason", "they open the account",
                    line="pause billing --reason 'they open the account'")  # fmt: skip
-    await relay.until_it_says("billing is paused")
+    await relay.wait_for_line("billing is paused")
     day.billing.is_mended = True
     await day.does("09-redrive", "messages", "redrive", "--error", "no account", asked="[y/N]", typed="y\n",
                    line="messages redrive --error 'no account'")  # fmt: skip
@@ -201,4 +201,4 @@ def test_the_docs_show_every_screen_as_it_is() -> None:
     names = sorted(path.stem for path in screens.SCREENS.glob("*.txt"))
     assert len(names) == 13
     for name in names:
-        assert f"<!-- {name} -->\n```console\n{screens.kept(name)}```\n" in text, name
+        assert f"<!-- {name} -->\n```console\n{screens.read_screen(name)}```\n" in text, name

@@ -8,12 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver
 from pillarbox.consumer import Consumer
-from pillarbox.protocols import Received
-from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
+from pillarbox.contracts.receiver import IncomingMessage
 from pillarbox.retry import RetryPolicy
 from pillarbox.stores.memory import MemoryStore
-from tests.consumer.scene import QUICK, TYPES, Ticked, tick, until
+from tests.support.consumer.scene import QUICK, TYPES, Ticked, tick, until
 
 _SETTINGS: Final = replace(QUICK, concurrency=2, prefetch=8)
 _FEW: Final = 2
@@ -28,8 +28,8 @@ class Asked(MemoryReceiver):
         super().__init__(queue)
         self.limits: list[tuple[int, bool]] = []
 
-    async def receive(self, *, limit: int) -> Sequence[Received]:
-        self.limits.append((limit, self.consumer._line.is_idle))
+    async def receive(self, *, limit: int) -> Sequence[IncomingMessage]:
+        self.limits.append((limit, self.consumer._scheduler.is_idle))
         return await super().receive(limit=limit)
 
 
@@ -66,6 +66,6 @@ async def test_when_all_in_hand_wait_for_their_next_attempt_the_last_place_is_us
     for number in range(7):
         queue.put(tick(number, f"k{number}"))
     async with consumer:
-        await until(lambda: len(consumer._delayed) == 7)
+        await until(lambda: len(consumer._suspended) == 7)
         queue.put(tick(7, "k7"))
         await until(lambda: handled == [7])

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from pillarbox import context
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.consumer import Consumer, ConsumerSettings
 from pillarbox.errors import ConfigError
-from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
 from pillarbox.retry import RetryPolicy
-from pillarbox.stores.memory import MemoryStore
-from pillarbox.stores.memory.transaction import MemoryTransaction
-from tests.consumer.scene import QUICK, TYPES, Ticked, tick, until
+from pillarbox.stores.memory import MemoryStore, MemoryTransaction
+from tests.support.consumer.scene import QUICK, TYPES, Ticked, tick, until
 
 
 class Scene:
@@ -36,7 +35,7 @@ class Scene:
             self.queue.put(event)
 
     async def drained(self) -> None:
-        await until(lambda: not self.queue.waiting and not self.queue.out)
+        await until(lambda: not self.queue.waiting and not self.queue.unacknowledged)
 
 
 @pytest.fixture
@@ -197,7 +196,7 @@ async def test_stopping_lets_a_handler_end_and_gives_the_rest_back() -> None:
         go.set()
     assert scene.seen == [1]
     assert [one.headers["ce-id"] for one in scene.queue.waiting] == ["m2", "m3", "m4", "m5"]
-    assert not scene.queue.out
+    assert not scene.queue.unacknowledged
 
 
 async def test_a_consumer_without_handlers_is_refused(scene: Scene) -> None:

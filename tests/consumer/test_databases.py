@@ -10,19 +10,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from pillarbox.names import Names
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.urls import store_url
-from tests.consumer.databases import ON_POSTGRES, PostgresScene, Scene, noted
-from tests.consumer.scene import Ticked, tick
-from tests.postgres_server import scratch_schema
+from pillarbox.message import Names
+from pillarbox.stores.factory import open_schema
+from pillarbox.stores.urls import parse_store_url
+from tests.support.consumer.databases import ON_POSTGRES, PostgresScene, Scene, noted
+from tests.support.consumer.scene import Ticked, tick
+from tests.support.postgres_server import scratch_schema
 
 
 @pytest.fixture(scope="module")
 def tables(postgres_url: str) -> Iterator[str]:
     """The schema that they are in."""
     with scratch_schema(postgres_url) as schema:
-        asyncio.run(schema_at(store_url(postgres_url), names=Names(schema)).install())
+        asyncio.run(open_schema(parse_store_url(postgres_url), names=Names(schema)).install())
         with psycopg.connect(postgres_url, options=f"-c search_path={schema}") as connection:
             connection.execute("create table ticks (number int primary key)")
         yield schema

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from pymysql.constants.COMMAND import COM_QUERY
 
-from pillarbox.names import Names
-from pillarbox.stores import scripts
-from tests.consumer.databases import ON_MARIADB, MariadbScene, Scene, noted
-from tests.consumer.scene import Ticked
+from pillarbox.message import Names
+from pillarbox.stores.migrations import build_statements
 from tests.consumer.test_databases import (  # noqa: F401 - they run here once more
     test_a_conflict_repeats_the_transaction_and_spends_nothing,
     test_a_connection_that_is_cut_spends_nothing,
@@ -21,7 +19,9 @@ from tests.consumer.test_databases import (  # noqa: F401 - they run here once m
     test_the_effect_and_the_record_commit_together,
     test_what_fails_leaves_nothing_behind,
 )
-from tests.mariadb_server import connected, scratch_mariadb
+from tests.support.consumer.databases import ON_MARIADB, MariadbScene, Scene, noted
+from tests.support.consumer.scene import Ticked
+from tests.support.mariadb_server import connected, scratch_mariadb
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def tables(mariadb_server: str) -> Iterator[str]:
     """The URL of the database that they are in."""
     with scratch_mariadb(mariadb_server) as url:
         with closing(connected(url)) as connection:
-            for statement in scripts.statements("mysql", names=Names(), since=0):
+            for statement in build_statements("mysql", names=Names(), since=0):
                 connection.query(statement)
             connection.query("create table ticks (number int primary key)")
             connection.query("create table rivals (id int primary key, number int)")

@@ -12,15 +12,15 @@ from typing import Any, Final
 import pytest
 import redis.asyncio as plain
 
+from pillarbox.brokers.factory import receiver_from_url, transport_from_url
 from pillarbox.consumer import Consumer, ConsumerSettings
+from pillarbox.contracts.receiver import Receiver
+from pillarbox.contracts.transport import Transport
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver, Transport
-from pillarbox.receivers.opening import receiver_from_url
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from tests.integration.writers.places import SqlitePlace
-from tests.kafka_cluster import KafkaCluster
-from tests.redis_server import PrivateRedis, private_redis
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.redis_server import PrivateRedis, private_redis
+from tests.support.writers.places import SqlitePlace
 
 PATIENCE: Final = 60.0
 KEYS: Final = 5

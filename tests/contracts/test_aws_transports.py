@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 
+from pillarbox.brokers.aws import decode
+from pillarbox.brokers.factory import transport_from_url
 from pillarbox.cloudevents import CloudEvent
+from pillarbox.contracts.transport import Transport
 from pillarbox.message import Message
-from pillarbox.protocols import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.aws import from_parts
-from pillarbox.transports.opening import transport_from_url
-from tests.aws_gateway import Gateway, No
-from tests.aws_reader import REGION, AwsReader
-from tests.moto_server import private_moto
+from tests.support.aws_gateway import Gateway, No
+from tests.support.aws_reader import REGION, AwsReader
+from tests.support.moto_server import private_moto
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ class AwsHarness(TransportHarness):
 
     async def received(self) -> Sequence[CloudEvent]:
         arrived = await asyncio.to_thread(self._reader.read, self._queue)
-        self._events += [from_parts(one.body, one.attributes) for one in arrived]
+        self._events += [decode(one.body, one.attributes) for one in arrived]
         return list(self._events)
 
     async def refuse_next(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 from pillarbox.errors import PillarboxError
 from pillarbox.stores.memory import MemoryData, MemoryStore
 from pillarbox.testing import MemoryHarness, StoreContract
-from pillarbox.testing.store_contract import waking
-from tests.contracts import broken_stores as broken
+from pillarbox.testing.store_contract import writing
+from tests.support import broken_stores as broken
 
 CAUGHT_BY: dict[type[MemoryStore] | type[MemoryData], str] = {
     broken.NoFence: "test_a_delivery_is_fenced",
@@ -101,7 +101,7 @@ async def _run(name: str, harness: MemoryHarness) -> BaseException | None:
 async def test_the_contract_notices(
     variant: type[MemoryStore] | type[MemoryData], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking, "_SECONDS", 0.1)
+    monkeypatch.setattr(writing, "_TIMEOUT", 0.1)
     assert await _run(name, _harness(variant)) is not None
 
 

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import pytest
 
-from pillarbox.cloudevents import CloudEvent, of
+from pillarbox.brokers.handlers import Handlers, HandlersTransport
+from pillarbox.cloudevents import CloudEvent, from_message
 from pillarbox.errors import MessageRejected
 from pillarbox.events import Types
 from pillarbox.message import Message
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.handlers import Handlers, HandlersTransport
 
 
 class _Recorder(TransportHarness):
@@ -33,7 +33,7 @@ class _Recorder(TransportHarness):
         return message
 
     async def received(self) -> Sequence[CloudEvent]:
-        return [of(message) for message in self._taken]
+        return [from_message(message) for message in self._taken]
 
     async def refuse_next(self) -> None:
         self._failures.append(ValueError("not now"))

@@ -11,15 +11,13 @@ from typing import Literal
 import aiohttp
 import pytest
 
-from pillarbox import signing
+from pillarbox.brokers.http import HttpReceiver, HttpSettings, HttpTransport, signing
+from pillarbox.contracts.receiver import Receiver
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.http import HttpReceiver
+from pillarbox.redaction import Secret
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness
-from pillarbox.transports.http import HttpSettings, HttpTransport
-from pillarbox.transports.secret import Secret
-from tests.http_sender import Door, Letter, Sender
+from tests.support.http_sender import Door, Letter, Sender
 
 Mode = Literal["binary", "structured"]
 SECRET = "whsec_" + "c2VjcmV0" * 6
@@ -85,7 +83,7 @@ class HttpHarness(ReceiverHarness):
             signing.SIGNATURE: signing.signature(keys, message_id=message_id, at=now, body=body),
         }
 
-    async def another(self) -> Receiver:
+    async def open_another(self) -> Receiver:
         return (await self._door()).receiver
 
     async def die(self) -> None:

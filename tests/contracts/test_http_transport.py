@@ -10,11 +10,11 @@ from typing import Literal
 import pytest
 from aiohttp import web
 
+from pillarbox.brokers.http import HttpSettings, HttpTransport
 from pillarbox.cloudevents import HTTP, CloudEvent, read
 from pillarbox.message import Message
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.http import HttpSettings, HttpTransport
-from tests.http_endpoint import Endpoint
+from tests.support.http_endpoint import Endpoint
 
 
 class HttpHarness(TransportHarness):

@@ -11,15 +11,14 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
+from pillarbox.brokers.kafka import KafkaReceiver, KafkaReceiverSettings, KafkaSettings, KafkaTransport
+from pillarbox.contracts.receiver import Receiver
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.kafka import KafkaReceiver, KafkaReceiverSettings
+from pillarbox.redaction import Secret
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness
-from pillarbox.transports.kafka import KafkaSettings, KafkaTransport
-from pillarbox.transports.secret import Secret
-from tests.kafka_cluster import KafkaCluster
-from tests.kafka_gate import Gate, gated
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_gate import Gate, gated
 
 _TOPIC = "contract"
 
@@ -32,7 +31,8 @@ class _Joined(KafkaReceiver):
     async def open(self) -> None:
         await super().open()
         async with asyncio.timeout(40):
-            while self.has_been_open and not (self._links.current and self._links.current._client._shares):  # noqa: ASYNC110
+            connection = self._connection
+            while self.has_been_open and not (connection.current and connection.current._poller._partitions):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         self.has_been_open = True
 
@@ -65,7 +65,7 @@ class KafkaHarness(ReceiverHarness):
         producer.produce(_TOPIC, body, headers=dict(headers))
         assert producer.flush(30) == 0
 
-    async def another(self) -> Receiver:
+    async def open_another(self) -> Receiver:
         other = self._made("other")
         await other.open()
         return other

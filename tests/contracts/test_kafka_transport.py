@@ -11,14 +11,13 @@ from typing import Final, Literal
 import msgspec
 import pytest
 
+from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport
 from pillarbox.cloudevents import KAFKA, CloudEvent, read
 from pillarbox.message import Message
+from pillarbox.redaction import Secret
 from pillarbox.testing.fault_proxy import FaultProxy
-from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.testing.transport_contract.arriving import ArrivingContract
-from pillarbox.transports.kafka import KafkaSettings, KafkaTransport
-from pillarbox.transports.secret import Secret
-from tests.kafka_cluster import KafkaCluster, arrivals
+from pillarbox.testing.transport_contract import ArrivalContract, TransportContract, TransportHarness
+from tests.support.kafka_cluster import KafkaCluster, arrivals
 
 _TOPICS: Final = ("orders", "orders.eu")
 _THROTTLED: Final = 89
@@ -100,7 +99,7 @@ class TestKafkaTransport(TransportContract):
             yield harness
 
 
-class TestStructuredKafkaTransport(ArrivingContract):
+class TestStructuredKafkaTransport(ArrivalContract):
     """The mode changes what arrives, and nothing else."""
 
     @pytest.fixture

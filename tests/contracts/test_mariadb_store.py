@@ -11,17 +11,17 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from pillarbox.clock import FrozenClock
-from pillarbox.message import Message
-from pillarbox.names import Names
-from pillarbox.protocols import Accept, InboxAsk, Insert, Store
+from pillarbox.contracts.store import Store
+from pillarbox.contracts.writer import Accept, InboxCommand, Insert
+from pillarbox.message import Message, Names
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.mariadb.store import MariadbStore
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
-from pillarbox.testing.inbox_samples import inbox_failure
+from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
-from pillarbox.writers.pymysql import PymysqlWriter
-from tests.mariadb_server import connected, scratch_mariadb
+from pillarbox.writers.mysql import PymysqlWriter
+from tests.support.mariadb_server import connected, scratch_mariadb
 
 T = TypeVar("T")
 _FILLED = ("outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox")
@@ -56,8 +56,8 @@ class MariadbHarness(StoreHarness):
 
     async def start(self) -> None:
         """Making tables takes MariaDB long: they stay from test to test, and are emptied."""
-        await schema_at(store_url(self._url), names=self._names).install()
-        self.store = await self.second()
+        await open_schema(parse_store_url(self._url), names=self._names).install()
+        self.store = await self.open_second()
 
     async def stop(self) -> None:
         for store in self._opened:
@@ -79,13 +79,13 @@ class MariadbHarness(StoreHarness):
             yield _Transaction(connection, self._names)
             connection.rollback()
 
-    async def second(self) -> Store:
-        return await self.with_keep("full")
+    async def open_second(self) -> Store:
+        return await self.open_with_keep("full")
 
     async def restart(self) -> Store:
-        return await self.second()
+        return await self.open_second()
 
-    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+    async def open_with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
         store = MariadbStore(
             self._url,
             schema=self._names.schema,
@@ -100,12 +100,12 @@ class MariadbHarness(StoreHarness):
 
     async def accept(self, consumer: str, source: str, message_id: str) -> bool:
         accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
-        return bool(await self._asked(accept))
+        return bool(await self._execute(accept))
 
     async def fail_inbox(
         self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
     ) -> None:
-        await self._asked(inbox_failure(self._names, consumer, message_id, error, content))
+        await self._execute(build_inbox_failure(self._names, consumer, message_id, error, content))
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         at = int(self.clock.now().timestamp() * 1_000_000)
@@ -121,8 +121,8 @@ class MariadbHarness(StoreHarness):
 
         await self._committed(left)
 
-    async def _asked(self, ask: InboxAsk) -> Any:
-        return await self._committed(lambda connection: PymysqlWriter(connection).ask(ask))
+    async def _execute(self, command: InboxCommand[T]) -> T:
+        return await self._committed(lambda connection: PymysqlWriter(connection).execute(command))
 
     async def _committed(self, work: Callable[[Any], T]) -> T:
         def whole() -> T:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver
+from pillarbox.contracts.receiver import Receiver
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness
 
 
@@ -23,7 +23,7 @@ class MemoryHarness(ReceiverHarness):
     async def publish_plain(self, headers: Mapping[str, str], body: bytes) -> None:
         self._queue.put_raw(dict(headers), body)
 
-    async def another(self) -> Receiver:
+    async def open_another(self) -> Receiver:
         other = MemoryReceiver(self._queue)
         await other.open()
         return other
@@ -33,7 +33,7 @@ class MemoryHarness(ReceiverHarness):
 
     async def go_down(self) -> None:
         self._queue.is_up = False
-        self._queue.came.set()
+        self._queue.changed.set()
         self._queue.drop(self.receiver)
 
     async def come_back(self) -> None:

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Selection, Store
+from pillarbox.contracts.writer import Accept, Insert, Writer
 from pillarbox.errors import NotInTransaction, StoreUnavailable
-from pillarbox.message import Message
-from pillarbox.names import Names
-from pillarbox.protocols import Accept, Insert, Selection, Store, Writer
-from pillarbox.stores.memory.data import InboxRow
-from pillarbox.stores.memory.visibility import Snapshot, Transactions
+from pillarbox.message import Message, Names
+from pillarbox.stores.memory import InboxRow, Snapshot, Transactions
 from pillarbox.testing import MemoryHarness, MemoryStore, MemoryTransaction, StoreContract, StoreHarness, sample
-from pillarbox.testing.store_contract.racing import RacingContract
-from pillarbox.testing.store_contract.waking import WakingContract
+from pillarbox.testing.store_contract.fencing import RaceContract
+from pillarbox.testing.store_contract.writing import WakeupContract
 
-NEED_A_LOOP = {*vars(RacingContract), *vars(WakingContract)}
+NEED_A_LOOP = {*vars(RaceContract), *vars(WakeupContract)}
 TESTS = sorted(name for name in dir(StoreContract) if name.startswith("test_") and name not in NEED_A_LOOP)
 
 
@@ -72,7 +71,7 @@ async def test_a_block_that_raises_rolls_back(store: MemoryStore) -> None:
     async def broken_async() -> None:
         async with store.transaction() as tx:
             tx.insert(batch(sample()))
-            tx.ask(seen("1"))
+            tx.execute(seen("1"))
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -81,7 +80,7 @@ async def test_a_block_that_raises_rolls_back(store: MemoryStore) -> None:
         await broken_async()
     assert await payloads(store) == []
     with store.transaction() as tx:
-        assert tx.ask(seen("1"))
+        assert tx.execute(seen("1"))
 
 
 async def test_an_ended_transaction_takes_nothing(store: MemoryStore) -> None:
@@ -92,7 +91,7 @@ async def test_an_ended_transaction_takes_nothing(store: MemoryStore) -> None:
         with pytest.raises(NotInTransaction, match=r"store\.transaction\(\)"):
             tx.insert(batch(sample()))
         with pytest.raises(NotInTransaction):
-            tx.ask(seen("1"))
+            tx.execute(seen("1"))
         with pytest.raises(NotInTransaction):
             tx.commit()
     assert await payloads(store) == []
@@ -102,7 +101,7 @@ async def test_a_savepoint_is_undone_alone(store: MemoryStore) -> None:
     def broken(tx: MemoryTransaction) -> None:
         with tx.savepoint():
             tx.insert(batch(sample(payload=b"undone")))
-            tx.ask(seen("1"))
+            tx.execute(seen("1"))
             with tx.savepoint():
                 tx.insert(batch(sample(payload=b"undone too")))
             raise LookupError
@@ -111,7 +110,7 @@ async def test_a_savepoint_is_undone_alone(store: MemoryStore) -> None:
         tx.insert(batch(sample(payload=b"before")))
         with pytest.raises(LookupError):
             broken(tx)
-        assert tx.ask(seen("1"))
+        assert tx.execute(seen("1"))
         with tx.savepoint():
             tx.insert(batch(sample(payload=b"kept")))
         tx.insert(batch(sample(payload=b"after")))
@@ -144,28 +143,28 @@ async def test_rows_are_stamped_by_the_clock_at_the_insert() -> None:
 
 def test_a_duplicate_is_not_new(store: MemoryStore) -> None:
     with store.transaction() as tx:
-        assert tx.ask(seen("1"))
-        assert not tx.ask(seen("1"))
+        assert tx.execute(seen("1"))
+        assert not tx.execute(seen("1"))
     with store.transaction() as tx:
-        assert not tx.ask(seen("1"))
+        assert not tx.execute(seen("1"))
 
 
 def test_what_was_started_is_taken_over(store: MemoryStore) -> None:
     store.data.inbox["mailer", "/shop", "1"] = InboxRow("started", FrozenClock().now())
     with store.transaction() as tx:
-        assert tx.ask(seen("1"))
+        assert tx.execute(seen("1"))
     with store.transaction() as tx:
-        assert not tx.ask(seen("1"))
+        assert not tx.execute(seen("1"))
 
 
 def test_a_concurrent_duplicate_is_told_to_come_again(store: MemoryStore) -> None:
     first, second = store.transaction(), store.transaction()
-    assert first.ask(seen("1"))
+    assert first.execute(seen("1"))
     with pytest.raises(StoreUnavailable, match="try again"):
-        second.ask(seen("1"))
-    assert second.ask(seen("2"))
+        second.execute(seen("1"))
+    assert second.execute(seen("2"))
     first.rollback()
-    assert second.ask(seen("1"))
+    assert second.execute(seen("1"))
 
 
 def test_serialised_keys_are_held_to_the_end(store: MemoryStore) -> None:

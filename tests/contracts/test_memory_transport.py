@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pillarbox.testing.transport_contract import TransportContract
-from pillarbox.testing.transport_contract.memory_harness import MemoryTransportHarness
-from pillarbox.transports.memory import MemoryTransport
+from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.testing.transport_contract import MemoryTransportHarness, TransportContract
 
 
 class TestMemoryTransport(TransportContract):

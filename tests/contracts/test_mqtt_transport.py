@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from pillarbox.brokers.mqtt import MqttSettings, MqttTransport
 from pillarbox.cloudevents import MQTT, CloudEvent, read
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.mqtt import MqttSettings, MqttTransport
-from tests.mqtt_server import MqttServer, private_mosquitto
-from tests.mqtt_subscriber import Subscriber
-from tests.private_mosquitto import PrivateMosquitto
-from tests.servers import found
+from tests.support.mqtt_server import MqttServer, private_mosquitto
+from tests.support.mqtt_subscriber import Subscriber
+from tests.support.private_mosquitto import PrivateMosquitto
+from tests.support.servers import found
 
 _OTHERS = [f"key-{number}" for number in range(1, 20)]
 

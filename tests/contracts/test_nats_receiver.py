@@ -11,14 +11,13 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from pillarbox.brokers.nats import NatsReceiver, NatsReceiverSettings, NatsSettings, NatsTransport
+from pillarbox.contracts.receiver import Receiver
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.nats import NatsReceiver, NatsReceiverSettings
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness
-from pillarbox.transports.nats import NatsSettings, NatsTransport
-from tests.nats_server import NatsServer, Stream, private_nats, stream_at
-from tests.servers import found
+from tests.support.nats_server import NatsServer, Stream, private_nats, stream_at
+from tests.support.servers import found
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ class NatsHarness(ReceiverHarness):
     async def publish_plain(self, headers: Mapping[str, str], body: bytes) -> None:
         await self._stream.js.publish(f"{self._stream.name}.plain", body, headers=dict(headers))
 
-    async def another(self) -> Receiver:
+    async def open_another(self) -> Receiver:
         other = self._made(self._url)
         await other.open()
         return other

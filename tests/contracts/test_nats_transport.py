@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from nats.js.api import DiscardPolicy
 
+from pillarbox.brokers.nats import NatsSettings, NatsTransport
 from pillarbox.cloudevents import NATS, CloudEvent, read
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.nats import NatsSettings, NatsTransport
-from tests.nats_server import NatsServer, Stream, private_nats, stream_at
-from tests.servers import found
+from tests.support.nats_server import NatsServer, Stream, private_nats, stream_at
+from tests.support.servers import found
 
 
 @pytest.fixture(scope="module")

@@ -11,26 +11,25 @@ import asyncpg
 import pytest
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Store
+from pillarbox.contracts.writer import Accept, Insert
 from pillarbox.errors import StoreError
-from pillarbox.message import Message
-from pillarbox.names import Names
-from pillarbox.protocols import Accept, Insert, Store
+from pillarbox.message import Message, Names
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.postgres.connection import Pooler
-from pillarbox.stores.postgres.drivers import DriverName
+from pillarbox.stores.postgres.driver import DriverName
 from pillarbox.stores.postgres.store import PostgresStore
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
-from pillarbox.testing.inbox_samples import inbox_failure
+from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
-from pillarbox.testing.store_contract.journal import JournalContract
-from pillarbox.testing.store_contract.late import LateRowsContract
-from pillarbox.testing.store_contract.racing import RacingContract
-from pillarbox.testing.store_contract.settling import SettlingContract
-from pillarbox.testing.store_contract.times import TimesContract
-from pillarbox.testing.store_contract.watching import WatchingContract
+from pillarbox.testing.store_contract.claims import SettleContract
+from pillarbox.testing.store_contract.fencing import RaceContract
+from pillarbox.testing.store_contract.queries import ActivityContract, JournalContract
+from pillarbox.testing.store_contract.reading import LateRowsContract
+from pillarbox.testing.store_contract.writing import TimesContract
 from pillarbox.writers.asyncpg import AsyncpgWriter
-from tests.pooler import forgetful_pooler
+from tests.support.pooler import forgetful_pooler
 
 
 class _Transaction:
@@ -59,19 +58,19 @@ class PostgresHarness(StoreHarness):
     """Tables of its own. PostgreSQL stamps the rows of an insert, so the clock stands at the real time."""
 
     def __init__(
-        self, url: str, names: Names, *, driver: DriverName, store_url: str | None = None, pooler: Pooler = "none"
+        self, url: str, names: Names, *, driver: DriverName, pooled_url: str | None = None, pooler: Pooler = "none"
     ) -> None:
         self.clock = FrozenClock(datetime.now(UTC))
         self._url = url
-        self._store_url = store_url or url
+        self._store_url = pooled_url or url
         self._names = names
         self._driver: DriverName = driver
         self._pooler: Pooler = pooler
         self._opened: list[PostgresStore] = []
 
     async def start(self) -> None:
-        await schema_at(store_url(self._url), names=self._names).install()
-        self.store = await self.second()
+        await open_schema(parse_store_url(self._url), names=self._names).install()
+        self.store = await self.open_second()
 
     async def stop(self) -> None:
         for store in self._opened:
@@ -97,13 +96,13 @@ class PostgresHarness(StoreHarness):
         finally:
             await connection.close()
 
-    async def second(self) -> Store:
-        return await self.with_keep("full")
+    async def open_second(self) -> Store:
+        return await self.open_with_keep("full")
 
     async def restart(self) -> Store:
-        return await self.second()
+        return await self.open_second()
 
-    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+    async def open_with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
         store = PostgresStore(
             self._store_url,
             schema=self._names.schema,
@@ -121,13 +120,15 @@ class PostgresHarness(StoreHarness):
     async def accept(self, consumer: str, source: str, message_id: str) -> bool:
         accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
         async with self._connected() as connection, connection.transaction():
-            return bool(await AsyncpgWriter(connection).ask(accept))
+            return bool(await AsyncpgWriter(connection).execute(accept))
 
     async def fail_inbox(
         self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
     ) -> None:
         async with self._connected() as connection, connection.transaction():
-            await AsyncpgWriter(connection).ask(inbox_failure(self._names, consumer, message_id, error, content))
+            await AsyncpgWriter(connection).execute(
+                build_inbox_failure(self._names, consumer, message_id, error, content)
+            )
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         async with self._connected() as connection:
@@ -172,7 +173,7 @@ class _BehindAPooler:
         names = Names(postgres_schema, "shop_box_")
         async with forgetful_pooler(postgres_url) as pooled_url:
             harness = PostgresHarness(
-                postgres_url, names, driver=self.driver, store_url=pooled_url, pooler="transaction"
+                postgres_url, names, driver=self.driver, pooled_url=pooled_url, pooler="transaction"
             )
             async with _harness(harness):
                 yield harness
@@ -193,10 +194,10 @@ class TestPostgresStoreByPsycopg(_Direct, StoreContract):
 class TestPostgresStoreByPsycopgBehindAPooler(
     _BehindAPooler,
     LateRowsContract,
-    SettlingContract,
-    RacingContract,
+    SettleContract,
+    RaceContract,
     JournalContract,
-    WatchingContract,
+    ActivityContract,
     TimesContract,
 ):
     """The parts that depend on how a driver passes values, begins transactions and does without a session."""
@@ -210,7 +211,7 @@ async def test_without_the_option_a_pooler_is_noticed_at_once(
 ) -> None:
     """The pooler of these tests really forgets: a store that relies on its session fails through it."""
     names = Names(postgres_schema)
-    await schema_at(store_url(postgres_url), names=names).install()
+    await open_schema(parse_store_url(postgres_url), names=names).install()
     async with forgetful_pooler(postgres_url) as pooled_url:
         store = PostgresStore(pooled_url, schema=names.schema, connections=1, driver=driver)
         with pytest.raises(StoreError, match="prepared statement"):

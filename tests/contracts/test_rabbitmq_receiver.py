@@ -12,13 +12,12 @@ import aio_pika.abc
 import msgspec
 import pytest
 
+from pillarbox.brokers.rabbitmq import RabbitmqReceiver, RabbitmqReceiverSettings, RabbitmqTransport
+from pillarbox.contracts.receiver import Receiver
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.rabbitmq import RabbitmqReceiver, RabbitmqReceiverSettings
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness
-from pillarbox.transports.rabbitmq import RabbitmqTransport
-from tests.rabbitmq_topology import Topology, opened, proxied
+from tests.support.rabbitmq_topology import Topology, opened, proxied
 
 QueueType = Literal["quorum", "classic"]
 
@@ -53,7 +52,7 @@ class RabbitmqHarness(ReceiverHarness):
         exchange = await self._topology.channel.get_exchange(self._topology.exchange)
         await exchange.publish(message, "plain")
 
-    async def another(self) -> Receiver:
+    async def open_another(self) -> Receiver:
         other = self._made(self._topology.url)
         await other.open()
         return other

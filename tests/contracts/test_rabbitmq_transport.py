@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from pillarbox.brokers.rabbitmq import RabbitmqTransport
 from pillarbox.cloudevents import AMQP, CloudEvent, read
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.rabbitmq import RabbitmqTransport
-from tests.rabbitmq_topology import Topology, proxied, transport_at
+from tests.support.rabbitmq_topology import Topology, proxied, transport_at
 
 
 class Watched:

@@ -11,13 +11,12 @@ import msgspec
 import pytest
 import redis.asyncio as plain
 
+from pillarbox.brokers.redis import RedisReceiver, RedisReceiverSettings, RedisSettings, RedisTransport
+from pillarbox.contracts.receiver import Receiver
 from pillarbox.message import Message
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.redis import RedisReceiver, RedisReceiverSettings
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness
-from pillarbox.transports.redis import RedisSettings, RedisTransport
-from tests.redis_server import PrivateRedis, PrivateValkey, private_redis, private_valkey
+from tests.support.redis_server import PrivateRedis, PrivateValkey, private_redis, private_valkey
 
 _STREAM = "contract"
 
@@ -56,7 +55,7 @@ class RedisHarness(ReceiverHarness):
     async def publish_plain(self, headers: Mapping[str, str], body: bytes) -> None:
         await self._client.xadd(_STREAM, {**headers, "data": body})
 
-    async def another(self) -> Receiver:
+    async def open_another(self) -> Receiver:
         other = self._made(self._url)
         await other.open()
         return other

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import redis.asyncio as plain
 
+from pillarbox.brokers.redis import RedisSettings, RedisTransport
 from pillarbox.cloudevents import REDIS, CloudEvent, read
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.transport_contract import TransportContract, TransportHarness
-from pillarbox.transports.redis import RedisSettings, RedisTransport
-from tests.redis_server import PrivateRedis, PrivateValkey, private_redis, private_valkey
+from tests.support.redis_server import PrivateRedis, PrivateValkey, private_redis, private_valkey
 
 _SETTINGS = ("--notify-keyspace-events", "Et", "--proto-max-bulk-len", "1mb", "--save", "")
 _ADDED, _BARRIER = "__keyevent@0__:xadd", "barrier"

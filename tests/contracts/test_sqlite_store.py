@@ -12,16 +12,16 @@ from typing import Literal
 import pytest
 
 from pillarbox.clock import FrozenClock
-from pillarbox.message import Message
-from pillarbox.names import Names
-from pillarbox.protocols import Accept, Insert, Store
-from pillarbox.stores.schema import schema_at
+from pillarbox.contracts.store import Store
+from pillarbox.contracts.writer import Accept, Insert
+from pillarbox.message import Message, Names
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
-from pillarbox.testing.inbox_samples import inbox_failure
+from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
-from pillarbox.writers.sqlite3 import Sqlite3Writer
+from pillarbox.writers.sqlite import SqliteWriter
 
 
 class _Transaction:
@@ -31,7 +31,7 @@ class _Transaction:
 
     async def insert(self, messages: Sequence[Message], *, delay: timedelta | None = None) -> None:
         batch = Insert(names=self._names, messages=messages, delay=delay)
-        Sqlite3Writer(self._connection).insert(batch)
+        SqliteWriter(self._connection).insert(batch)
 
     async def commit(self) -> None:
         self._connection.execute("commit")
@@ -50,8 +50,8 @@ class SqliteHarness(StoreHarness):
         self._opened: list[SqliteStore] = []
 
     async def start(self) -> None:
-        await schema_at(store_url(f"sqlite:///{self._path}"), names=self._names).install()
-        self.store = await self.second()
+        await open_schema(parse_store_url(f"sqlite:///{self._path}"), names=self._names).install()
+        self.store = await self.open_second()
 
     async def stop(self) -> None:
         for store in self._opened:
@@ -71,13 +71,13 @@ class SqliteHarness(StoreHarness):
     def _connected(self) -> closing[sqlite3.Connection]:
         return closing(sqlite3.connect(self._path, isolation_level=None))
 
-    async def second(self) -> Store:
-        return await self.with_keep("full")
+    async def open_second(self) -> Store:
+        return await self.open_with_keep("full")
 
     async def restart(self) -> Store:
-        return await self.second()
+        return await self.open_second()
 
-    async def with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
+    async def open_with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
         store = SqliteStore(self._path, prefix=self._names.prefix, clock=self.clock, keep=keep)
         self._opened.append(store)
         await store.open()
@@ -87,7 +87,7 @@ class SqliteHarness(StoreHarness):
         accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
         with self._connected() as connection:
             connection.execute("begin immediate")
-            new = bool(Sqlite3Writer(connection).ask(accept))
+            new = bool(SqliteWriter(connection).execute(accept))
             connection.execute("commit")
             return new
 
@@ -96,7 +96,7 @@ class SqliteHarness(StoreHarness):
     ) -> None:
         with self._connected() as connection:
             connection.execute("begin immediate")
-            Sqlite3Writer(connection).ask(inbox_failure(self._names, consumer, message_id, error, content))
+            SqliteWriter(connection).execute(build_inbox_failure(self._names, consumer, message_id, error, content))
             connection.execute("commit")
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import pytest
 
+from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message, new_message_id
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.testing.transport_contract import TransportContract
-from pillarbox.testing.transport_contract.memory_harness import MemoryTransportHarness
-from pillarbox.transports.memory import MemoryTransport
+from pillarbox.testing.transport_contract import MemoryTransportHarness, TransportContract
 
 replace = msgspec.structs.replace
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.examples.running import MAKE, ROOT, environ
+from tests.support.examples.running import MAKE, ROOT, environ
 
 NAMES: Final = sorted(path.parent.name for path in ROOT.glob("examples/*/__main__.py"))
 

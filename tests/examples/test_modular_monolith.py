@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import pillarbox
-from tests.examples.running import ROOT, running
+from tests.support.cli.program import pillarbox
+from tests.support.examples.running import ROOT, running
 
 pytestmark = pytest.mark.timeout(300)
 

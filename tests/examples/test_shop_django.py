@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.program import environment
-from tests.examples.running import ROOT, Example, asked, running
-from tests.nats_server import PrivateNats, private_nats
-from tests.private_program import free_port
+from tests.support.cli.program import environment
+from tests.support.examples.running import ROOT, Example, asked, running
+from tests.support.nats_server import PrivateNats, private_nats
+from tests.support.private_program import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

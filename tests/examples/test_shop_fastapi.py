@@ -16,10 +16,10 @@ import httpx
 import psycopg
 import pytest
 
-from tests.cli.program import pillarbox
-from tests.examples.running import Example, asked, running
-from tests.postgres_server import scratch_database
-from tests.private_program import free_port
+from tests.support.cli.program import pillarbox
+from tests.support.examples.running import Example, asked, running
+from tests.support.postgres_server import scratch_database
+from tests.support.private_program import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

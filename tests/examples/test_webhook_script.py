@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.program import environment, pillarbox
-from tests.examples.running import ROOT, Example, running
-from tests.private_program import free_port
+from tests.support.cli.program import environment, pillarbox
+from tests.support.examples.running import ROOT, Example, running
+from tests.support.private_program import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -21,10 +21,10 @@ from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, 
 
 import pillarbox.integrations.alembic  # noqa: F401 - as env.py does, and one test has none
 from pillarbox.integrations.sqlalchemy import include_tables
-from pillarbox.names import Names
-from pillarbox.stores.schema import Schema, schema_at
-from pillarbox.stores.urls import store_url
-from tests.mariadb_server import connected, scratch_mariadb
+from pillarbox.message import Names
+from pillarbox.stores.factory import Schema, open_schema
+from pillarbox.stores.urls import parse_store_url
+from tests.support.mariadb_server import connected, scratch_mariadb
 
 ENV = """
 from alembic import context
@@ -90,7 +90,7 @@ class Project:
 
     @property
     def schema(self) -> Schema:
-        return schema_at(store_url(self.plain_url), names=self.names)
+        return open_schema(parse_store_url(self.plain_url), names=self.names)
 
     def generate(self) -> str:
         """The text of the migration that autogenerate writes."""

@@ -14,15 +14,15 @@ import pytest
 from fastapi import FastAPI, Request
 
 from pillarbox import Message, Outbox
+from pillarbox.brokers.handlers import Handlers, HandlersTransport
 from pillarbox.context import current
-from pillarbox.integrations.asgi import Beside, ContextMiddleware, lifespan
-from pillarbox.names import Names
+from pillarbox.integrations.asgi import BackgroundRunner, ContextMiddleware, lifespan
+from pillarbox.message import Names
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
-from pillarbox.stores.schema import schema_at
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.urls import store_url
-from pillarbox.transports.handlers import Handlers, HandlersTransport
+from pillarbox.stores.urls import parse_store_url
 
 _PATIENCE = 60
 """Seconds: for a machine that does other work."""
@@ -30,7 +30,7 @@ _PATIENCE = 60
 
 @pytest.fixture
 async def store(tmp_sqlite: Path) -> Path:
-    await schema_at(store_url(f"sqlite:///{tmp_sqlite}"), names=Names()).install()
+    await open_schema(parse_store_url(f"sqlite:///{tmp_sqlite}"), names=Names()).install()
     return tmp_sqlite
 
 
@@ -86,11 +86,11 @@ async def test_a_service_delivers_what_its_requests_write(store: Path) -> None:
 
 async def test_a_loop_that_is_kept_busy_does_not_hold_the_relay_up(store: Path) -> None:
     arrivals, outbox = Arrivals(), Outbox(routes="local", source="/shop")
-    async with Beside(lambda: arrivals.relay(store)) as beside:
-        assert beside.is_running
+    async with BackgroundRunner(lambda: arrivals.relay(store)) as runner:
+        assert runner.is_running
         place(outbox, store)
         assert arrivals.came.wait(_PATIENCE)  # this loop stands still meanwhile
-    assert not beside.is_running
+    assert not runner.is_running
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ async def test_one_that_fails_is_told_and_takes_the_others_with_it(caplog: pytes
         patient.append(Patient())
         return patient[0]
 
-    beside = Beside(make_failing, make_patient)
-    await beside.__aenter__()
+    runner = BackgroundRunner(make_failing, make_patient)
+    await runner.__aenter__()
     async with asyncio.timeout(_PATIENCE):
-        while beside.is_running:  # noqa: ASYNC110 - it ends in a thread
+        while runner.is_running:  # noqa: ASYNC110 - it ends in a thread
             await asyncio.sleep(0.01)
     assert "what runs beside the web service has failed" in caplog.text
     with pytest.raises(LookupError, match="as told"):
-        await beside.__aexit__(None, None, None)
+        await runner.__aexit__(None, None, None)
     assert patient[0].has_ended
 
 
@@ -171,5 +171,5 @@ async def test_one_that_cannot_be_made_keeps_the_service_from_starting() -> None
         raise LookupError("no such configuration")
 
     with pytest.raises(LookupError, match="no such configuration"):
-        async with Beside(make):
+        async with BackgroundRunner(make):
             pytest.fail("it started")

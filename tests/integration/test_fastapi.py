@@ -15,15 +15,14 @@ from typing import Final
 import httpx
 import pytest
 
-from pillarbox import signing
+from pillarbox.brokers.http import HttpSettings, HttpTransport, signing
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
+from pillarbox.redaction import Secret
 from pillarbox.testing.samples import sample
-from pillarbox.transports.http import HttpSettings, HttpTransport
-from pillarbox.transports.secret import Secret
-from tests.integration.fastapi_service import SECRET, service
-from tests.integration.writers.places import SqlitePlace
+from tests.support.fastapi_service import SECRET, service
+from tests.support.writers.places import SqlitePlace
 
 PATIENCE: Final = 60.0
 
@@ -71,7 +70,7 @@ class Service:
 @asynccontextmanager
 async def running(place: SqlitePlace, *, dies: str = "never") -> AsyncIterator[Service]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.fastapi_service", str(place.path), dies, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "tests.support.fastapi_service", str(place.path), dies, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None

@@ -29,13 +29,13 @@ from pillarbox.errors import ConfigError, DecodeError
 from pillarbox.events import Types
 from pillarbox.integrations import faststream
 from pillarbox.integrations.faststream import InboxMiddleware
-from pillarbox.names import Names
+from pillarbox.message import Names
 from pillarbox.testing.samples import sample
-from tests.integration.writers.places import PostgresPlace
-from tests.kafka_cluster import KafkaCluster
-from tests.nats_server import NatsServer, stream_at
-from tests.rabbitmq_topology import Topology
-from tests.servers import found
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.nats_server import NatsServer, stream_at
+from tests.support.rabbitmq_topology import Topology
+from tests.support.servers import found
+from tests.support.writers.places import PostgresPlace
 
 PATIENCE: Final = 60.0
 
@@ -112,7 +112,7 @@ class Service:
 
     def __init__(self, topology: Topology, place: PostgresPlace, *, point: str) -> None:
         schema = place.names.schema or ""
-        module = "tests.integration.faststream_child"
+        module = "tests.support.faststream_child"
         self._words = (sys.executable, "-m", module, topology.url, topology.queue, place.url, schema, point)
 
     async def __aenter__(self) -> asyncio.subprocess.Process:
@@ -408,7 +408,7 @@ async def test_a_plain_record_of_kafka_is_known_by_its_place(
 
 def test_batches_are_refused() -> None:
     with pytest.raises(DecodeError, match="one message at a time"):
-        faststream._received(StreamMessage(raw_message=(b"1", b"2"), body=b""))
+        faststream._to_incoming(StreamMessage(raw_message=(b"1", b"2"), body=b""))
 
 
 def test_transactions_that_block_are_refused(tmp_path: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 from psycopg import sql
 
 from pillarbox.errors import ConfigError
-from pillarbox.names import Names
-from pillarbox.stores.postgres.grants import Role, grants
-from tests.integration.granted import Granted, granted_roles
+from pillarbox.message import Names
+from pillarbox.stores.postgres.grants import Role, build_grants
+from tests.support.granted import Granted, granted_roles
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -181,7 +181,7 @@ def _fill(connection: Connection, names: Names) -> None:
     lane = "insert into pillarbox_lane (destination, partition) values ('shop', 1)"
     pause = "insert into pillarbox_destination values ('paused', 'me', now(), 'why')"
     for statement in (WRITE, closed, first, ACCEPT, lane, pause, *relay):
-        connection.execute(names.applied(statement).encode())
+        connection.execute(names.qualify(statement).encode())
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_what_a_role_is_for_works(
 ) -> None:
     become(connection, roles[role])
 
-    assert connection.execute(names.applied(MAY[role][what]).encode()).rowcount != 0
+    assert connection.execute(names.qualify(MAY[role][what]).encode()).rowcount != 0
 
 
 @pytest.mark.parametrize(("role", "what"), REFUSALS)
@@ -212,7 +212,7 @@ def test_what_a_role_is_not_for_is_refused(
     become(connection, roles[role])
 
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute(names.applied(MAY_NOT[role][what]).encode())
+        connection.execute(names.qualify(MAY_NOT[role][what]).encode())
 
 
 def test_every_refused_statement_is_one_that_the_owner_could_run(connection: Connection, names: Names) -> None:
@@ -221,8 +221,8 @@ def test_every_refused_statement_is_one_that_the_owner_could_run(connection: Con
         for statement in statements.values():
             with connection.transaction(force_rollback=True):
                 if "overriding" in statement:
-                    connection.execute(names.applied("delete from pillarbox_outbox").encode())
-                connection.execute(names.applied(statement).encode())
+                    connection.execute(names.qualify("delete from pillarbox_outbox").encode())
+                connection.execute(names.qualify(statement).encode())
 
 
 def test_a_role_without_the_schema_sees_nothing(connection: Connection, names: Names) -> None:
@@ -231,7 +231,7 @@ def test_a_role_without_the_schema_sees_nothing(connection: Connection, names: N
     become(connection, stranger)
 
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute(names.applied("select id from pillarbox_messages").encode())
+        connection.execute(names.qualify("select id from pillarbox_messages").encode())
 
 
 def test_a_viewer_sees_every_column_but_the_payloads(
@@ -257,13 +257,13 @@ def test_a_writer_wakes_a_sleeping_relay_without_seeing_it(
     connection: Connection, roles: Mapping[Role, str], names: Names
 ) -> None:
     sleeping = REGISTER.replace("false, now(), now()", "true, now(), now() + interval '1 minute'")
-    connection.execute(names.applied(sleeping).encode())
+    connection.execute(names.qualify(sleeping).encode())
     connection.execute("listen pillarbox")
     become(connection, roles["writer"])
-    connection.execute(names.applied(WRITE).encode())
+    connection.execute(names.qualify(WRITE).encode())
     connection.execute("reset role")
-    connection.execute(names.applied("delete from pillarbox_relay where asleep").encode())
-    connection.execute(names.applied("delete from pillarbox_outbox where id <> 1").encode())
+    connection.execute(names.qualify("delete from pillarbox_relay where asleep").encode())
+    connection.execute(names.qualify("delete from pillarbox_outbox where id <> 1").encode())
     connection.commit()
 
     assert [notice.channel for notice in connection.notifies(timeout=5, stop_after=1)] == ["pillarbox"]
@@ -271,11 +271,11 @@ def test_a_writer_wakes_a_sleeping_relay_without_seeing_it(
 
 def test_nobody_named_and_nonsense_names_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one of --writer, --consumer, --relay, --operator, --viewer"):
-        grants({}, names=Names())
+        build_grants({}, names=Names())
     for name in ("", "x" * 64, "a\0b"):
         with pytest.raises(ConfigError, match="A role's name"):
-            grants({"writer": name}, names=Names())
+            build_grants({"writer": name}, names=Names())
 
 
 def test_without_a_schema_none_is_mentioned() -> None:
-    assert "schema" not in grants({"writer": "shop"}, names=Names())
+    assert "schema" not in build_grants({"writer": "shop"}, names=Names())

@@ -11,14 +11,14 @@ import asyncpg
 import psycopg
 import pytest
 
+from pillarbox.contracts.writer import Accept, Insert
 from pillarbox.errors import StoreError
-from pillarbox.protocols import Accept, Insert
 from pillarbox.stores.postgres.grants import Role
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.writers.asyncpg import AsyncpgWriter
 from pillarbox.writers.psycopg import PsycopgWriter
-from tests.integration.granted import Granted, granted_roles
-from tests.integration.granted_store import (
+from tests.support.granted import Granted, granted_roles
+from tests.support.granted_store import (
     ALL,
     LEASE,
     live_as_a_relay,
@@ -76,7 +76,7 @@ def test_a_consumer_accepts_once(granted: Granted) -> None:
     with psycopg.connect(granted.url_as("consumer")) as connection:
         writer = PsycopgWriter(connection)
 
-        assert [writer.ask(accept), writer.ask(accept)] == [True, False]
+        assert [writer.execute(accept), writer.execute(accept)] == [True, False]
 
 
 async def test_a_relay_lives_its_life(granted: Granted, store_as: StoreAs) -> None:

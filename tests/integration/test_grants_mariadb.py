@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
+from pillarbox.contracts.store import FailedOutcome, Settlement
+from pillarbox.contracts.writer import Accept, Insert
 from pillarbox.errors import ConfigError, StoreError
-from pillarbox.message import State
-from pillarbox.names import Names
-from pillarbox.protocols import Accept, Insert, Settlement, Trouble
+from pillarbox.message import Names, State
 from pillarbox.stores.mariadb.grants import grants
 from pillarbox.stores.mariadb.store import MariadbStore
+from pillarbox.stores.migrations import build_script, split_script
 from pillarbox.stores.postgres.grants import Role
-from pillarbox.stores.scripts import script, split
-from pillarbox.writers.pymysql import PymysqlWriter
-from tests.integration.granted_store import (
+from pillarbox.writers.mysql import PymysqlWriter
+from tests.support.granted_store import (
     ALL,
     LEASE,
     live_as_a_relay,
@@ -31,7 +31,7 @@ from tests.integration.granted_store import (
     move_as_an_operator,
     owned,
 )
-from tests.mariadb_server import connected
+from tests.support.mariadb_server import connected
 
 PASSWORD = "canary"
 
@@ -53,12 +53,12 @@ def granted(mariadb_server: str) -> Iterator[Granted]:
     names = Names(f"grants_{suffix}")
     users: dict[Role, str] = {role: f"pb_{role}_{suffix}" for role in get_args(Role)}
     with closing(connected(mariadb_server, autocommit=True)) as connection, connection.cursor() as cursor:
-        run(cursor, *split(script("mysql", names=names)))
+        run(cursor, *split_script(build_script("mysql", names=names)))
         run(cursor, *(f"create user '{user}'@'%' identified by '{PASSWORD}'" for user in users.values()))
         try:
             for _ in range(2):
                 accounts: dict[Role, str] = {role: f"{user}@%" for role, user in users.items()}
-                run(cursor, *split(grants(accounts, names=names)))
+                run(cursor, *split_script(grants(accounts, names=names)))
             yield Granted(urlsplit(mariadb_server)._replace(path=f"/grants_{suffix}").geturl(), users)
         finally:
             run(cursor, f"drop database `grants_{suffix}`", *(f"drop user '{user}'@'%'" for user in users.values()))
@@ -121,7 +121,7 @@ def test_a_consumer_accepts_once(granted: Granted) -> None:
         writer = PymysqlWriter(connection)
         connection.begin()
 
-        assert [writer.ask(accept), writer.ask(accept)] == [True, False]
+        assert [writer.execute(accept), writer.execute(accept)] == [True, False]
 
 
 async def test_a_relay_lives_its_life(granted: Granted, store_as: StoreAs) -> None:
@@ -137,8 +137,8 @@ async def test_a_relay_forges_nothing(granted: Granted, store_as: StoreAs) -> No
     async with store_as("relay") as store:
         fence = await owned(store)
         (one,) = (await store.read("shop", partitions=[1], cursor=None, limit=10)).messages
-        failed = Trouble(message_id=one.id, state=State.FAILED, attempts=5, error="no")
-        await store.settle(fence, Settlement(troubles=[failed]))
+        failed = FailedOutcome(message_id=one.id, state=State.FAILED, attempts=5, error="no")
+        await store.settle(fence, Settlement(failures=[failed]))
         with pytest.raises(StoreError, match="schema grants"):
             await store.redrive(ALL, by="me", limit=1)
 

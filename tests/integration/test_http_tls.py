@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.brokers.http import HttpSettings, HttpTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.http import HttpSettings, HttpTransport
-from tests.certificates import Authority
-from tests.http_endpoint import Endpoint
+from tests.support.certificates import Authority
+from tests.support.http_endpoint import Endpoint
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ import pytest
 import standardwebhooks
 from aiohttp import web
 
+from pillarbox.brokers.http import HttpSettings, HttpTransport
+from pillarbox.brokers.http.addresses import Lookup, system_lookup
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
+from pillarbox.redaction import Secret
 from pillarbox.testing.samples import sample
-from pillarbox.transports.http import HttpSettings, HttpTransport
-from pillarbox.transports.http.lookup import Lookup, system_lookup
-from pillarbox.transports.secret import Secret
-from tests.http_endpoint import Endpoint, free_port, raw_endpoint
+from tests.support.http_endpoint import Endpoint, free_port, raw_endpoint
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 CANARY = "canary-0123456789-canary-0123456789"

@@ -10,14 +10,14 @@ from typing import Final
 
 import pytest
 
+from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.protocols import Outcome
+from pillarbox.redaction import Secret
 from pillarbox.testing.samples import sample
-from pillarbox.transports.kafka import KafkaSettings, KafkaTransport
-from pillarbox.transports.secret import Secret
-from tests.certificates import Authority
-from tests.kafka_cluster import KafkaCluster
-from tests.kafka_door import door
+from tests.support.certificates import Authority
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_door import door
 
 _DELIVERED: Final = Outcome(delivered=True)
 _TIMEOUT: Final = timedelta(seconds=2)

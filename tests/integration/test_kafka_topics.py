@@ -10,12 +10,13 @@ from typing import Final
 import pytest
 from confluent_kafka import KafkaError
 
+from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport
+from pillarbox.contracts.finding import Severity
+from pillarbox.contracts.transport import Inspector, Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Inspector, Outcome, Severity
 from pillarbox.testing.samples import sample
-from pillarbox.transports.kafka import KafkaSettings, KafkaTransport
-from tests.kafka_cluster import KafkaCluster, arrivals
-from tests.kafka_controller import Created, controlled
+from tests.support.kafka_cluster import KafkaCluster, arrivals
+from tests.support.kafka_controller import Created, controlled
 
 _DELIVERED: Final = Outcome(delivered=True)
 _CARELESS: Final = {

@@ -13,15 +13,15 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
+from pillarbox.redaction import Secret
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
-from pillarbox.transports.kafka import KafkaSettings, KafkaTransport
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.secret import Secret
-from tests.kafka_cluster import INIT_PRODUCER_ID, KafkaCluster, arrivals
+from tests.support.kafka_cluster import INIT_PRODUCER_ID, KafkaCluster, arrivals
 
 _DELIVERED: Final = Outcome(delivered=True)
 _QUICK: Final = timedelta(seconds=2)

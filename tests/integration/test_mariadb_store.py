@@ -15,22 +15,20 @@ import pytest
 
 from pillarbox import Outbox
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, StoreUnavailable
-from pillarbox.names import Names
-from pillarbox.stores.mariadb.connection import Transaction
-from pillarbox.stores.mariadb.driver import _arguments
+from pillarbox.message import Names
+from pillarbox.stores.mariadb.connection import Transaction, _parse_dsn, build_statements
 from pillarbox.stores.mariadb.schema import MariadbSchema
 from pillarbox.stores.mariadb.store import MariadbStore
-from pillarbox.stores.sql import Statements
-from pillarbox.stores.urls import store_url
-from tests.mariadb_server import connected
+from pillarbox.stores.urls import parse_store_url
+from tests.support.mariadb_server import connected
 
-STATEMENTS = sorted(file.name.removesuffix(".sql") for file in (files("pillarbox.stores.mariadb") / "sql").iterdir())
+STATEMENTS = sorted(build_statements(Names()))
 FEW = 400
 
 
 @pytest.fixture
 async def store(mariadb_url: str) -> AsyncIterator[MariadbStore]:
-    await MariadbSchema(store_url(mariadb_url), names=Names()).install()
+    await MariadbSchema(parse_store_url(mariadb_url), names=Names()).install()
     store = MariadbStore(mariadb_url)
     await store.open()
     yield store
@@ -59,7 +57,7 @@ def fetched(url: str, sql: str) -> list[Any]:
 
 def plan(url: str, name: str) -> list[tuple[str | None, str | None]]:
     """The tables and indexes that the server would use, in order."""
-    sql = Statements("pillarbox.stores.mariadb", Names(), quote="`")[name]
+    sql = build_statements(Names())[name]
     values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", sql), 3)
     values |= {name: [3, 5] for name in ("ids", "partitions", "skip", "numbers") if name in values}
     values |= {"destination": "orders", "waits": "retry", "key": "k3"}
@@ -78,8 +76,8 @@ def plan(url: str, name: str) -> list[tuple[str | None, str | None]]:
         ("keep_delivered", "PRIMARY"),
         ("close_delivered", "PRIMARY"),
         ("park", "PRIMARY"),
-        ("trouble_wait", "PRIMARY"),
-        ("claimed", "PRIMARY"),
+        ("failure_wait", "PRIMARY"),
+        ("claimed_messages", "PRIMARY"),
     ],
 )
 async def test_a_hot_statement_goes_through_its_index(
@@ -97,7 +95,7 @@ async def test_a_hot_statement_goes_through_its_index(
 async def test_every_statement_is_used() -> None:
     package = files("pillarbox.stores")
     texts = [
-        file.read_text() for part in ("stepwise", "mariadb") for file in (package / part).iterdir() if file.is_file()
+        file.read_text() for part in ("sync_sql", "mariadb") for file in (package / part).iterdir() if file.is_file()
     ]
 
     assert [name for name in STATEMENTS if not any(f'"{name}"' in text for text in texts)] == []
@@ -125,24 +123,22 @@ async def test_a_connection_that_was_killed_is_told_and_replaced(mariadb_url: st
 
 async def test_sessions_do_not_keep_locks_for_who_stands_still(store: MariadbStore) -> None:
     def asked(tx: Transaction) -> tuple[Any, ...]:
-        return tuple(
-            tx._fetched("select @@idle_transaction_timeout, @@tx_isolation, @@innodb_lock_wait_timeout", {})[0]
-        )
+        return tuple(tx._fetch("select @@idle_transaction_timeout, @@tx_isolation, @@innodb_lock_wait_timeout", {})[0])
 
-    assert await store._database.quickly(asked) == (10, "READ-COMMITTED", 5)
+    assert await store._database.read_committed(asked) == (10, "READ-COMMITTED", 5)
 
 
 async def test_a_conflict_begins_the_transaction_again(mariadb_url: str, store: MariadbStore) -> None:
     tries: list[int] = []
 
     def work(tx: Transaction) -> int:
-        tx.run("pause", {"destination": "orders", "by": "ann", "reason": f"try {len(tries)}"})
+        tx.execute("pause", {"destination": "orders", "by": "ann", "reason": f"try {len(tries)}"})
         tries.append(len(tries))
         if len(tries) < 3:
             raise pymysql.OperationalError(1213, "Deadlock found when trying to get lock")
         return len(tries)
 
-    assert await store._database.writing(work) == 3
+    assert await store._database.write(work) == 3
     assert fetched(mariadb_url, "select reason from pillarbox_destination") == [("try 2",)]
 
 
@@ -151,7 +147,7 @@ async def test_a_conflict_that_does_not_end_is_told(store: MariadbStore) -> None
         raise pymysql.OperationalError(1213, "Deadlock found when trying to get lock")
 
     with pytest.raises(StoreUnavailable, match="it will be tried again"):
-        await store._database.writing(work)
+        await store._database.write(work)
 
 
 async def test_a_lock_that_is_held_is_waited_for_no_longer_than_allowed(mariadb_url: str, store: MariadbStore) -> None:
@@ -177,7 +173,7 @@ async def test_closed_it_says_so(mariadb_url: str, store: MariadbStore) -> None:
 async def test_tables_that_are_not_there_or_newer_are_told(mariadb_url: str) -> None:
     with pytest.raises(SchemaMissing, match="schema install"):
         await MariadbStore(mariadb_url).open()
-    await MariadbSchema(store_url(mariadb_url), names=Names()).install()
+    await MariadbSchema(parse_store_url(mariadb_url), names=Names()).install()
     fetched(mariadb_url, "insert into pillarbox_schema (version) values (99)")
     with pytest.raises(SchemaNewer):
         await MariadbStore(mariadb_url).open()
@@ -187,14 +183,14 @@ async def test_what_a_person_puts_off_between_two_looks_is_not_fresh(
     mariadb_url: str, store: MariadbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(mariadb_url, count=2)
-    united = Transaction.united
+    union = Transaction.union
 
     def put_off(tx: Transaction, name: str, each: list[dict[str, object]]) -> list[Any]:
-        ids = united(tx, name, each)
+        ids = union(tx, name, each)
         fetched(mariadb_url, "update pillarbox_outbox set waits = 'retry', available_at = 1 order by id limit 1")
         return ids
 
-    monkeypatch.setattr(Transaction, "united", put_off)
+    monkeypatch.setattr(Transaction, "union", put_off)
     reading = await store.read("orders", partitions=range(64), cursor=None, limit=10)
     monkeypatch.undo()
 
@@ -222,7 +218,7 @@ async def test_the_time_zone_of_a_writer_does_not_matter(mariadb_url: str, store
 
 def test_tls_is_verified_unless_told_otherwise() -> None:
     def tls(options: str) -> ssl.SSLContext | None:
-        context: ssl.SSLContext | None = _arguments(f"mysql://u:p%40ss@h:3307/db{options}")["ssl"]
+        context: ssl.SSLContext | None = _parse_dsn(f"mysql://u:p%40ss@h:3307/db{options}")["ssl"]
         return context
 
     assert tls("") is None
@@ -237,11 +233,11 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
 @pytest.mark.parametrize("options", ["ssl_ca=%2Fno%2Fsuch.pem", "ssl_cert=%2Fno%2Fsuch.pem"])
 def test_a_certificate_that_cannot_be_read_is_told(options: str) -> None:
     with pytest.raises(ConfigError, match="check the files after ssl_ca"):
-        _arguments(f"mysql://u@h/db?{options}")
+        _parse_dsn(f"mysql://u@h/db?{options}")
 
 
 def test_a_url_is_taken_apart() -> None:
-    arguments = _arguments("mysql://u:p%40ss@h:3307/db")
+    arguments = _parse_dsn("mysql://u:p%40ss@h:3307/db")
 
     assert (arguments["host"], arguments["port"], arguments["user"], arguments["password"]) == ("h", 3307, "u", "p@ss")
-    assert _arguments("mysql://u@h/db?unix_socket=%2Frun%2Fm.sock")["unix_socket"] == "/run/m.sock"
+    assert _parse_dsn("mysql://u@h/db?unix_socket=%2Frun%2Fm.sock")["unix_socket"] == "/run/m.sock"

@@ -15,19 +15,18 @@ from pathlib import Path
 import pytest
 
 from pillarbox import Outbox, Route, Routes
-from pillarbox.message import State
-from pillarbox.names import Names
-from pillarbox.protocols import Selection, Store
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.store import Selection, Store
+from pillarbox.message import Names, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.retry import RetryPolicy
-from pillarbox.stores.schema import schema_at
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.telemetry import Telemetry
-from pillarbox.transports.opening import transport_from_url
-from tests.nats_server import private_nats, stream_named
-from tests.redis_server import private_redis
+from tests.support.nats_server import private_nats, stream_named
+from tests.support.redis_server import private_redis
 
 KEYS, EACH = 5, 4
 SERVED = DestinationSettings(name="broker", retry=RetryPolicy(attempts=1))
@@ -64,7 +63,7 @@ class Troubles(Telemetry):
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         self.reasons.append(reason)
 
 
@@ -72,7 +71,7 @@ class Troubles(Telemetry):
 async def test_it_is_an_outage_until_the_stream_is_there(
     broker: Callable[[], AbstractAsyncContextManager[tuple[str, Create]]], tmp_path: Path
 ) -> None:
-    path, troubles = tmp_path / "outbox.db", Troubles()
+    path, failures = tmp_path / "outbox.db", Troubles()
     await _publish(path)
     async with broker() as (url, create), _opened(path) as store:
         await create("there")
@@ -80,12 +79,12 @@ async def test_it_is_an_outage_until_the_stream_is_there(
             SqliteStore(path),
             [Destination(lambda: transport_from_url(url), SERVED)],
             settings=QUICK,
-            telemetry=troubles,
+            telemetry=failures,
         )
         async with relay, asyncio.timeout(PATIENCE):
-            while await _open(store, topic="there") or len(troubles.reasons) < 2:  # noqa: ASYNC110
+            while await _open(store, topic="there") or len(failures.reasons) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            assert "no stream" in troubles.reasons[0].lower()
+            assert "no stream" in failures.reasons[0].lower()
             assert await _open(store, topic="missing")
             await create("missing")
             while await _open(store, topic="missing"):  # noqa: ASYNC110
@@ -110,7 +109,7 @@ async def _opened(path: Path) -> AsyncIterator[Store]:
 
 
 async def _publish(path: Path) -> None:
-    await schema_at(store_url(f"sqlite:///{path}"), names=Names()).install()
+    await open_schema(parse_store_url(f"sqlite:///{path}"), names=Names()).install()
     outbox = Outbox(routes=Routes([Route(to=["broker"])]), source="/shop")
     with closing(sqlite3.connect(path)) as connection:
         for number in range(KEYS * EACH):

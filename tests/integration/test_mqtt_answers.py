@@ -11,12 +11,12 @@ from typing import Literal
 
 import pytest
 
+from pillarbox.brokers.mqtt import MqttSettings, MqttTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.mqtt import MqttSettings, MqttTransport
-from tests.mqtt_script import ScriptedBroker, mid_of, scripted
-from tests.relay.behaviour.scene import until
+from tests.support.mqtt_script import ScriptedBroker, mid_of, scripted
+from tests.support.relay_behaviour.scene import until
 
 DELIVERED = Outcome(delivered=True)
 SOON = timedelta(milliseconds=300)
@@ -187,7 +187,7 @@ async def test_a_dead_connection_is_found_by_its_silence() -> None:
     """Half-open while nothing is sent: the keep-alive finds it, so that the next message does not pay for it."""
     async with scripted(taken) as broker, opened(broker, keepalive=timedelta(seconds=1)) as transport:
         broker.answers_pings = False
-        await until(lambda: not transport._links[-1].is_open)
+        await until(lambda: not transport._connections[-1].is_open)
         assert await transport.send([sample()]) == [DELIVERED]
         assert broker.connections == 2
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.brokers.mqtt import MqttSettings, MqttTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.mqtt import MqttSettings, MqttTransport
-from tests.certificates import Authority
-from tests.mqtt_server import private_mosquitto
-from tests.private_mosquitto import PrivateMosquitto
+from tests.support.certificates import Authority
+from tests.support.mqtt_server import private_mosquitto
+from tests.support.private_mosquitto import PrivateMosquitto
 
 
 @pytest.fixture(scope="module")

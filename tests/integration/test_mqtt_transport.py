@@ -14,18 +14,19 @@ from typing import Literal
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.mqtt import MqttSettings, MqttTransport
+from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.transport import Inspector, Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Finding, Inspector, Outcome, Severity
+from pillarbox.redaction import Secret
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
-from pillarbox.transports.mqtt import MqttSettings, MqttTransport
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.secret import Secret
-from tests.mqtt_server import private_mosquitto
-from tests.mqtt_subscriber import Subscriber
-from tests.private_mosquitto import PrivateMosquitto, mosquitto_program
-from tests.relay.behaviour.scene import until
+from tests.support.mqtt_server import private_mosquitto
+from tests.support.mqtt_subscriber import Subscriber
+from tests.support.private_mosquitto import PrivateMosquitto, mosquitto_program
+from tests.support.relay_behaviour.scene import until
 
 CANARY = "canary-0123456789"
 DELIVERED = Outcome(delivered=True)
@@ -171,9 +172,9 @@ async def test_a_message_that_is_too_large_hurts_only_itself(setting: str, qos: 
         large = sample(payload=b"x" * 3_000)
         async with opened(MqttSettings(url=broker.url, qos=qos)) as transport:
             answers = await transport.send([sample(), large, sample()])
-            link = transport._links[-1]
+            connection = transport._connections[-1]
             assert await transport.send([sample()]) == [DELIVERED]
-            assert transport._links == [link]
+            assert transport._connections == [connection]
         assert [answer.delivered for answer in answers] == [True, False, True]
         assert answers[1].rejected
         assert len(subscriber.caught_up()) == 3

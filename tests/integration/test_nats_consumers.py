@@ -11,10 +11,10 @@ from faststream.nats import JStream, NatsBroker
 from faststream.nats.annotations import NatsMessage
 from nats.js.api import DeliverPolicy
 
+from pillarbox.brokers.factory import transport_from_url
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from tests.nats_server import NatsServer, stream_at
-from tests.servers import found
+from tests.support.nats_server import NatsServer, stream_at
+from tests.support.servers import found
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from nats.js.api import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType
 
-from pillarbox.protocols import Finding, Inspector, Outcome, Severity
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.nats import NatsTransport
+from pillarbox.brokers.nats.checks import check_stream
+from pillarbox.brokers.nats.streams import StreamConfig
+from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.transport import Inspector, Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.nats import NatsTransport
-from pillarbox.transports.nats.inspecting import about_stream
-from pillarbox.transports.nats.streams import StreamConfig
-from pillarbox.transports.opening import transport_from_url
-from tests.nats_server import NatsServer, private_nats, stream_at
-from tests.servers import found
+from tests.support.nats_server import NatsServer, private_nats, stream_at
+from tests.support.servers import found
 
 ALWAYS = {"nats.few-replicas", "nats.sync-interval-unseen"}
 """On a single server there is no way round the first."""
@@ -118,5 +119,5 @@ async def test_a_server_without_jetstream() -> None:
 
 
 def test_sealed_and_replicated() -> None:
-    codes = {finding.code for finding in about_stream(StreamConfig(sealed=True, num_replicas=3))}
+    codes = {finding.code for finding in check_stream(StreamConfig(sealed=True, num_replicas=3))}
     assert codes == {"nats.sealed", "nats.short-duplicate-window"}

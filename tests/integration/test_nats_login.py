@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.nats import NatsTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.nats import NatsTransport
-from pillarbox.transports.opening import transport_from_url
-from tests.certificates import Authority
-from tests.nats_keys import Key, credentials
-from tests.nats_server import PrivateNats, private_nats
+from tests.support.certificates import Authority
+from tests.support.nats_keys import Key, credentials
+from tests.support.nats_server import PrivateNats, private_nats
 
 CANARY = "canary-4711"
 DECLARED = {"stream": "S", "declare": True, "subject": "S.{topic}"}

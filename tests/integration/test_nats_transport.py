@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 import pytest
 from nats.js.api import DiscardPolicy
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.nats import NatsTransport
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
-from pillarbox.transports.nats import NatsTransport
-from pillarbox.transports.opening import transport_from_url
-from tests.nats_server import NatsServer, Stream, private_nats, stream_at, stream_named
-from tests.servers import found
+from tests.support.nats_server import NatsServer, Stream, private_nats, stream_at, stream_named
+from tests.support.servers import found
 
 DELIVERED = Outcome(delivered=True)
 PATIENCE = 30.0
@@ -209,8 +209,8 @@ async def _sent(transport: NatsTransport, *messages: Message) -> list[Outcome]:
 
 async def _has_answers(transport: NatsTransport) -> bool:
     """Whether a message under way has its answer."""
-    assert transport._connection is not None
-    batches = transport._connection._batches._under_way.values()
+    assert transport._publisher.current is not None
+    batches = transport._publisher.current._pending._by_number.values()
     return any(answer is not None for batch in batches for answer in batch.answers)
 
 
@@ -303,7 +303,7 @@ async def test_those_who_wait_for_one_attempt_do_not_each_make_another() -> None
     server = await asyncio.start_server(lambda _, writer: attempts.append(writer), "127.0.0.1", 0)
     transport = transport_from_url(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}?timeout=300ms")
     assert isinstance(transport, NatsTransport)
-    transport._is_open = True
+    transport._publisher._is_open = True
     sends = await asyncio.gather(*(transport.send([sample()]) for _ in range(10)), return_exceptions=True)
     assert all(isinstance(error, TransportUnavailable) for error in sends)
     assert len(attempts) == 1

@@ -6,7 +6,7 @@ import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pillarbox.message import new_message_id, partition_of
+from pillarbox.message import compute_partition, new_message_id
 
 EXPRESSION = "get_byte(decode(md5(key), 'hex'), 0) & 63"
 
@@ -14,7 +14,7 @@ _keys = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_charac
 
 
 def test_the_expression_is_the_documented_one() -> None:
-    assert EXPRESSION in (partition_of.__doc__ or "")
+    assert EXPRESSION in (compute_partition.__doc__ or "")
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -24,5 +24,5 @@ def test_python_and_postgresql_agree(postgres_url: str, keys: list[str]) -> None
     with psycopg.connect(postgres_url) as connection:
         asked = f"select {EXPRESSION} from unnest(%s::text[]) with ordinality as given (key, place) order by place"
         rows = connection.execute(asked, [keys + [str(one) for one in ids]]).fetchall()
-    expected = [partition_of(key, ids[0]) for key in keys] + [partition_of(None, one) for one in ids]
+    expected = [compute_partition(key, ids[0]) for key in keys] + [compute_partition(None, one) for one in ids]
     assert [partition for (partition,) in rows] == expected

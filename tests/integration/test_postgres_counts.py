@@ -9,13 +9,12 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from pillarbox.message import State
-from pillarbox.names import Names
-from pillarbox.stores.counting import ROWS_LOOKED_UP, TOPICS_LOOKED_UP
+from pillarbox.message import Names, State
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.postgres.store import PostgresStore
-from pillarbox.stores.schema import schema_at
 from pillarbox.stores.sql import Statements
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.statistics import ROWS_LOOKED_UP, TOPICS_LOOKED_UP
+from pillarbox.stores.urls import parse_store_url
 
 _FILL = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
@@ -45,7 +44,7 @@ class Shop:
         self.store = store
 
     async def run(self, sql: str, *arguments: object) -> None:
-        await self.connection.execute(self.names.applied(sql), *arguments)
+        await self.connection.execute(self.names.qualify(sql), *arguments)
 
     async def put(self, count: int, waits: str = "") -> None:
         await self.run(_FILL, count, waits)
@@ -58,7 +57,7 @@ class Shop:
 @pytest.fixture
 async def shop(postgres_url: str, postgres_schema: str) -> AsyncIterator[Shop]:
     names = Names(postgres_schema)
-    await schema_at(store_url(postgres_url), names=names).install()
+    await open_schema(parse_store_url(postgres_url), names=names).install()
     connection: Any = await asyncpg.connect(postgres_url)
     store = PostgresStore(postgres_url, schema=postgres_schema, connections=1)
     await store.open()

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pillarbox.errors import ConfigError, SchemaMissing, StoreError, StoreUnavailable
-from pillarbox.stores.opening import open_store
-from pillarbox.stores.postgres.connection import Database, mapped_errors
-from pillarbox.stores.postgres.drivers import Connection, Driver, DriverName, driver_called
+from pillarbox.stores.factory import open_store
+from pillarbox.stores.postgres.connection import Database, map_errors
+from pillarbox.stores.postgres.driver import Connection, Driver, DriverName, load_driver
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.pooler import forgetful_pooler
-from tests.private_postgres import PrivatePostgres
-from tests.relay.behaviour.scene import until
+from tests.support.pooler import forgetful_pooler
+from tests.support.private_postgres import PrivatePostgres
+from tests.support.relay_behaviour.scene import until
 
 CANARY = "c4nary-s3cret"
 PATIENCE = 40.0
@@ -37,12 +37,12 @@ def name(request: pytest.FixtureRequest) -> DriverName:
 
 @pytest.fixture
 def driver(name: DriverName) -> Driver:
-    return driver_called(name)
+    return load_driver(name)
 
 
 @asynccontextmanager
 async def connected(driver: Driver, url: str, *, size: int = 1, timeout: float = PATIENCE) -> AsyncIterator[Connection]:
-    pool = await driver.pool(url, size=size, timeout=timeout)
+    pool = await driver.create_pool(url, size=size, timeout=timeout)
     try:
         async with pool.acquire(timeout=PATIENCE) as connection:
             yield connection
@@ -109,7 +109,7 @@ async def test_values_arrive_as_what_the_statement_expects(driver: Driver, postg
 @given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))))
 def test_any_list_of_texts_arrives(postgres_url: str, texts: list[str | None]) -> None:
     async def there_and_back() -> Any:
-        async with connected(driver_called("psycopg"), postgres_url) as connection:
+        async with connected(load_driver("psycopg"), postgres_url) as connection:
             return await connection.fetchval("select $1::text[]", texts)
 
     assert asyncio.run(there_and_back()) == texts
@@ -129,7 +129,7 @@ async def test_times_are_told_in_utc_wherever_the_server_is(name: DriverName, po
         pooled = Database(f"{url}&{abroad}", driver=name, pooler="transaction", connections=1, timeout=patience)
         await pooled.open()
         for opened in (direct, pooled):
-            for way in (opened.quick, opened.durable, opened.asking, opened.looking):
+            for way in (opened.quick, opened.durable, opened.unpinned, opened.snapshot):
                 async with way() as connection:
                     told = await connection.fetchval("select statement_timestamp()")
                 assert told.utcoffset() == timedelta(0)
@@ -147,11 +147,11 @@ async def test_what_the_server_says_of_a_statement(driver: Driver, postgres_url:
 
 async def test_asyncpg_has_nothing_in_between(postgres_url: str) -> None:
     """What the store calls is asyncpg's own: the seam costs nothing there."""
-    driver = driver_called("asyncpg")
-    pool: Any = await driver.pool(postgres_url, size=1, timeout=PATIENCE)
+    driver = load_driver("asyncpg")
+    pool: Any = await driver.create_pool(postgres_url, size=1, timeout=PATIENCE)
     async with pool.acquire(timeout=PATIENCE) as connection:
         assert type(pool).__module__ == type(connection).__module__ == "asyncpg.pool"
-        assert driver.handle(connection) is connection
+        assert driver.unwrap(connection) is connection
     await pool.close()
 
 
@@ -175,7 +175,7 @@ async def test_an_error_rolls_back_and_the_connection_goes_on(name: DriverName, 
         with pytest.raises(StoreError, match="division by zero"):
             async with opened.durable() as connection:
                 await connection.execute("select 1 / 0")
-        async with opened.asking() as connection:
+        async with opened.unpinned() as connection:
             assert await connection.fetchval("select to_regclass('never_made')") is None
         assert await pid_of(opened) == pid
 
@@ -193,7 +193,7 @@ async def test_a_transaction_is_what_was_asked_for(driver: Driver, postgres_url:
 
 
 async def ask(driver: Driver, url: str, statement: str) -> None:
-    with mapped_errors(driver):
+    with map_errors(driver):
         connection = await driver.connect(url, timeout=PATIENCE)
         try:
             await connection.execute(statement)
@@ -268,7 +268,7 @@ async def test_a_wrong_password(driver: Driver, private_postgres: Callable[[], P
 
 async def test_a_url_that_libpq_cannot_read_is_not_repeated() -> None:
     with pytest.raises(ConfigError, match="as %XX") as told:
-        await driver_called("psycopg").connect(f"postgresql://app:{CANARY}%zz@127.0.0.1/shop", timeout=PATIENCE)
+        await load_driver("psycopg").connect(f"postgresql://app:{CANARY}%zz@127.0.0.1/shop", timeout=PATIENCE)
 
     assert (
         CANARY not in f"{told.value} {told.value.__cause__} {told.value.__suppress_context__ or told.value.__context__}"
@@ -381,7 +381,7 @@ async def test_a_pool_that_cannot_be_filled_leaves_no_connection_open(postgres_u
         await connection.execute("select 1" if len(made) == 1 else "select 1 / 0")
 
     with pytest.raises(psycopg.errors.DivisionByZero):
-        await driver_called("psycopg").pool(postgres_url, size=3, timeout=PATIENCE, init=init)
+        await load_driver("psycopg").create_pool(postgres_url, size=3, timeout=PATIENCE, on_connect=init)
 
     assert [connection.raw.closed for connection in made] == [True, True]
 
@@ -454,14 +454,14 @@ async def test_an_ear_that_was_cut_off_says_so_when_it_speaks(driver: Driver, po
     await ear.add_listener("post", lambda *_: None)
     await asyncio.to_thread(terminate, postgres_url, await ear.fetchval("select pg_backend_pid()"))
     await asyncio.sleep(0.05)
-    with pytest.raises(StoreUnavailable), mapped_errors(driver):
+    with pytest.raises(StoreUnavailable), map_errors(driver):
         await ear.execute("select pg_notify($1, $2)", "post", "anybody?")
     await ear.close(timeout=2)
 
 
 async def test_a_lost_ear_is_not_asked_again_and_again(postgres_url: str) -> None:
     """A line that was hung up can always be read from: a loop that looks at it does nothing else."""
-    ear: Any = await driver_called("psycopg").connect(postgres_url, timeout=PATIENCE)
+    ear: Any = await load_driver("psycopg").connect(postgres_url, timeout=PATIENCE)
     await ear.add_listener("post", lambda *_: None)
     line = ear.raw.fileno()
     await asyncio.to_thread(terminate, postgres_url, await ear.fetchval("select pg_backend_pid()"))
@@ -474,8 +474,8 @@ async def test_a_lost_ear_is_not_asked_again_and_again(postgres_url: str) -> Non
 
 
 def test_asyncpg_is_taken_where_it_is_installed() -> None:
-    assert type(driver_called()).__name__ == "AsyncpgDriver"
-    assert type(driver_called("psycopg")).__name__ == "PsycopgDriver"
+    assert type(load_driver()).__name__ == "AsyncpgDriver"
+    assert type(load_driver("psycopg")).__name__ == "PsycopgDriver"
 
 
 def test_the_url_says_which() -> None:

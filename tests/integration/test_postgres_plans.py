@@ -13,11 +13,11 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from pillarbox.names import Names
-from pillarbox.stores.postgres.connection import pins
-from pillarbox.stores.schema import schema_at
+from pillarbox.message import Names
+from pillarbox.stores.factory import open_schema
+from pillarbox.stores.postgres.connection import SESSION_SETTINGS
 from pillarbox.stores.sql import Statements
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 
 _FILL = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
@@ -31,14 +31,14 @@ _FILL = """
 @pytest.fixture
 async def database(postgres_url: str, postgres_schema: str) -> AsyncIterator[tuple[Any, Names]]:
     names = Names(postgres_schema)
-    await schema_at(store_url(postgres_url), names=names).install()
+    await open_schema(parse_store_url(postgres_url), names=names).install()
     connection: Any = await asyncpg.connect(postgres_url)
     try:
-        await connection.execute(names.applied("alter table pillarbox_outbox set (autovacuum_enabled = off)"))
-        await connection.execute(names.applied(_FILL))
-        await connection.execute(names.applied("analyze pillarbox_outbox"))
-        await connection.execute(names.applied("delete from pillarbox_outbox where id % 100 <> 0"))
-        await connection.execute(pins())
+        await connection.execute(names.qualify("alter table pillarbox_outbox set (autovacuum_enabled = off)"))
+        await connection.execute(names.qualify(_FILL))
+        await connection.execute(names.qualify("analyze pillarbox_outbox"))
+        await connection.execute(names.qualify("delete from pillarbox_outbox where id % 100 <> 0"))
+        await connection.execute(SESSION_SETTINGS)
         yield connection, names
     finally:
         await connection.close()

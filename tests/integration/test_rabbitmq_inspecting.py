@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.transport import Inspector
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Finding, Inspector, Severity
-from tests.private_rabbitmq import PrivateRabbitmq
-from tests.rabbitmq_topology import Topology, opened, transport_at
+from tests.support.private_rabbitmq import PrivateRabbitmq
+from tests.support.rabbitmq_topology import Topology, opened, transport_at
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from tests.private_rabbitmq import PrivateRabbitmq
-from tests.rabbitmq_topology import Topology, opened, refusal
+from tests.support.private_rabbitmq import PrivateRabbitmq
+from tests.support.rabbitmq_topology import Topology, opened, refusal
 
 DELIVERED = Outcome(delivered=True)
 

@@ -15,15 +15,14 @@ import pytest
 import starlette.applications
 import starlette.routing
 
-from pillarbox import signing
+from pillarbox.brokers.http import HttpReceiver, signing
 from pillarbox.cloudevents import HTTP, to_binary
+from pillarbox.contracts.receiver import IncomingMessage
+from pillarbox.decoding import encode_incoming, to_cloudevent
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.protocols import Received
-from pillarbox.receivers.http import HttpReceiver
-from pillarbox.receiving import event_of, kept
-from pillarbox.testing.receiver_contract.arrange import nothing_more, take
+from pillarbox.testing.receiver_contract import assert_nothing_more, take
 from pillarbox.testing.samples import sample
-from tests.web_server import WebServer
+from tests.support.web_server import WebServer
 
 SECRET, OTHER = "whsec_" + "c2VjcmV0" * 6, "whsec_" + "b3RoZXIh" * 6
 PATIENCE = 40.0
@@ -53,7 +52,7 @@ def signed(body: bytes, *, secret: str = SECRET, at: datetime | None = None, mes
     }
 
 
-async def handle(receiver: HttpReceiver) -> Received:
+async def handle(receiver: HttpReceiver) -> IncomingMessage:
     (received,) = await take(receiver, 1)
     await receiver.acknowledge(received)
     return received
@@ -78,7 +77,7 @@ async def test_without_a_signature_a_request_is_not_even_read(headers: Mapping[s
 
     async with opened(secrets=[SECRET]) as receiver:
         assert await _status(receiver, receive, headers) == 401
-        await nothing_more(receiver)
+        await assert_nothing_more(receiver)
 
 
 async def _status(receiver: HttpReceiver, receive: Callable[[], Any], headers: Mapping[str, str]) -> int:
@@ -107,7 +106,7 @@ async def test_a_wrong_signature_reaches_nobody(headers: dict[str, str]) -> None
     batch = {"content-type": "application/cloudevents-batch+json", "content-encoding": "gzip"}
     async with opened(secrets=[SECRET]) as receiver, client_of(receiver.app) as client:
         assert (await client.post("/", content=b"body", headers={**headers, **batch})).status_code == 401
-        await nothing_more(receiver)
+        await assert_nothing_more(receiver)
 
 
 async def test_secrets_can_be_changed_without_a_gap() -> None:
@@ -146,7 +145,7 @@ async def test_what_is_no_message_is_refused() -> None:
         batch = {"content-type": "application/cloudevents-batch+json"}
         assert (await client.post("/", content=b"[]", headers=batch)).status_code == 415
         assert (await client.post("/", content=b"", headers={"content-encoding": "gzip"})).status_code == 415
-        await nothing_more(receiver)
+        await assert_nothing_more(receiver)
 
 
 async def _pieces() -> AsyncIterator[bytes]:
@@ -203,7 +202,7 @@ async def test_more_than_may_wait_are_to_come_again() -> None:
 async def test_what_is_not_handled_in_time_is_to_come_again_and_is_not_handed_out() -> None:
     async with opened(timeout=timedelta(milliseconds=50)) as receiver, client_of(receiver.app) as client:
         assert (await client.post("/", content=b"late")).status_code == 503
-        await nothing_more(receiver)
+        await assert_nothing_more(receiver)
 
 
 async def test_a_message_whose_sender_hung_up_is_not_handed_out() -> None:
@@ -218,10 +217,10 @@ async def test_a_message_whose_sender_hung_up_is_not_handed_out() -> None:
                 await receiver.give_back(first)
                 await sending
                 gone = asyncio.create_task(client.post("/", content=b"gone"))
-                await _until(lambda: receiver._arrivals is not None and len(receiver._arrivals) == 1)
+                await _until(lambda: receiver._mailbox is not None and len(receiver._mailbox) == 1)
                 gone.cancel()
-                await _until(lambda: receiver._arrivals is not None and len(receiver._arrivals) == 0)
-                await nothing_more(receiver)
+                await _until(lambda: receiver._mailbox is not None and len(receiver._mailbox) == 0)
+                await assert_nothing_more(receiver)
         finally:
             await server.stop()
 
@@ -256,7 +255,7 @@ async def test_a_plain_message_is_known_by_the_id_it_was_sent_with() -> None:
             ({"ce-id": "c"}, "c"),
         ):
             sending = asyncio.create_task(client.post("/hooks/orders", content=b"{}", headers=headers))
-            plain = (await handle(receiver)).plain
+            plain = (await handle(receiver)).fallback
             assert (plain.message_id, plain.source, plain.topic) == (known, "https://partner.example", "/hooks/orders")
             await sending
 
@@ -264,7 +263,7 @@ async def test_a_plain_message_is_known_by_the_id_it_was_sent_with() -> None:
 async def test_an_id_that_no_inbox_can_keep_is_a_digest() -> None:
     async with opened() as receiver, client_of(receiver.app) as client:
         sending = asyncio.create_task(client.post("/", content=b"{}", headers={"idempotency-key": "x" * 5_000}))
-        assert (await handle(receiver)).plain.message_id.startswith("sha256:")
+        assert (await handle(receiver)).fallback.message_id.startswith("sha256:")
         await sending
 
 
@@ -273,7 +272,7 @@ async def test_a_kept_message_keeps_no_login() -> None:
     async with opened(secrets=[SECRET]) as receiver, client_of(receiver.app) as client:
         headers = {**login, **signed(b"{}")}
         sending = asyncio.create_task(client.post("/", content=b"{}", headers=headers))
-        content = kept(await handle(receiver))
+        content = encode_incoming(await handle(receiver))
         await sending
     assert b"canary" not in content
     assert headers[signing.SIGNATURE].encode() not in content
@@ -324,7 +323,7 @@ async def test_it_works_under_a_path(mounted: Callable[[Any], Any]) -> None:
                 for path in ("/hooks", "/hooks/", "/hooks/orders/eu"):
                     posting = client.post(path, content=body, headers=headers, follow_redirects=True)
                     sending = asyncio.create_task(posting)
-                    assert event_of(await handle(receiver)).message_id == str(message.message_id)
+                    assert to_cloudevent(await handle(receiver)).message_id == str(message.message_id)
                     assert (await sending).status_code == 204
                 assert (await client.post("/elsewhere", content=body)).status_code == 404
         finally:

@@ -12,15 +12,15 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.kafka import KafkaReceiver, poller
+from pillarbox.brokers.kafka.settings import build_consumer_config
+from pillarbox.contracts.receiver import IncomingMessage
+from pillarbox.decoding import to_cloudevent
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.protocols import Received
-from pillarbox.receivers.kafka import KafkaReceiver, client
-from pillarbox.receivers.kafka.settings import consumer_config
-from pillarbox.receivers.opening import receiver_from_url
-from pillarbox.receiving import event_of
-from pillarbox.testing.receiver_contract.arrange import nothing_more, take
-from tests.kafka_cluster import KafkaCluster
-from tests.kafka_gate import Gate, gated
+from pillarbox.testing.receiver_contract import assert_nothing_more, take
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_gate import Gate, gated
 
 PATIENCE: Final = 40.0
 OFFSET_COMMIT: Final = 8
@@ -86,7 +86,7 @@ def _committed(cluster: KafkaCluster, partition: int) -> tuple[int, str | None]:
         consumer.close()
 
 
-def bodies(received: Sequence[Received]) -> list[bytes]:
+def bodies(received: Sequence[IncomingMessage]) -> list[bytes]:
     return [one.body for one in received]
 
 
@@ -143,7 +143,7 @@ async def test_a_commit_that_is_forbidden_is_said(cluster: KafkaCluster) -> None
 
 
 def test_nothing_is_committed_but_by_us_and_transactions_are_respected() -> None:
-    config = consumer_config(receiver_at("kafka://k.example", topics="a,b", group="g").settings, environ={})
+    config = build_consumer_config(receiver_at("kafka://k.example", topics="a,b", group="g").settings, environ={})
     expected = {
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -184,7 +184,7 @@ async def test_when_another_joins_each_message_is_handled_by_somebody(
 async def polled(receiver: KafkaReceiver, *, until: KafkaReceiver) -> None:
     """Ask for messages as a consumer does, until the other has a partition."""
     async with asyncio.timeout(PATIENCE):
-        while not (until._links.current and until._links.current._client._shares):
+        while not (until._connection.current and until._connection.current._poller._partitions):
             with contextlib.suppress(TimeoutError, TransportUnavailable):
                 async with asyncio.timeout(0.2):
                     await receiver.receive(limit=1)
@@ -195,7 +195,7 @@ async def test_what_is_settled_is_committed_before_a_partition_goes(
 ) -> None:
     """Also what could not be at once, and would be tried again much later. The mock cluster refuses it at this time,
     where Kafka does not; so what is looked at is that it is asked before the partition is given up."""
-    monkeypatch.setattr(client, "_AGAIN", 1_000.0)
+    monkeypatch.setattr(poller, "_COMMIT_RETRY", 1_000.0)
     async with opened(gate.url, assignor="range") as one:
         await put(cluster, "a")
         (received,) = await take(one, 1)
@@ -220,7 +220,7 @@ async def test_what_stays_ours_is_not_disturbed(cluster: KafkaCluster, gate: Gat
             kept = 1 - int(moved.body)
             await one.acknowledge(mine[b"%d" % kept])
             assert (await committed(cluster, kept))[0] == 1
-            await nothing_more(one)
+            await assert_nothing_more(one)
 
 
 async def test_a_lost_partition_is_not_committed(cluster: KafkaCluster, gate: Gate) -> None:
@@ -246,13 +246,13 @@ async def test_a_slow_consumer_stays_in_the_group(cluster: KafkaCluster) -> None
         await put(cluster, "a", "b", *(["c"] * 50))
         (slow,) = await take(one, 1, limit=1)
         await asyncio.sleep(6)
-        assert one._links.current is not None
-        assert len(one._links.current._client._held) < 5  # it does not pile up what nobody asks for
+        assert one._connection.current is not None
+        assert len(one._connection.current._poller._fetched) < 5  # it does not pile up what nobody asks for
         await one.acknowledge(slow)
         assert (await committed(cluster))[0] == 1
         second, *_ = await take(one, 51)
         assert (second.body, second.redelivered) == (b"b", False)
-        await nothing_more(one)
+        await assert_nothing_more(one)
 
 
 async def test_what_was_paused_goes_on_when_a_partition_is_added(cluster: KafkaCluster, gate: Gate) -> None:
@@ -260,8 +260,8 @@ async def test_what_was_paused_goes_on_when_a_partition_is_added(cluster: KafkaC
     async with opened(gate.url) as one:
         async with opened(gate.url, name="other") as other:
             await until(lambda: has(one, 1) and has(other, 1))
-            assert one._links.current is not None
-            await until(lambda: one._links.current._client._is_paused)  # type: ignore[union-attr]
+            assert one._connection.current is not None
+            await until(lambda: one._connection.current._poller._is_paused)  # type: ignore[union-attr]
         await until(lambda: has(one, 2))
         for partition in (0, 1):
             await put(cluster, f"{partition}", partition=partition)
@@ -269,7 +269,9 @@ async def test_what_was_paused_goes_on_when_a_partition_is_added(cluster: KafkaC
 
 
 def has(receiver: KafkaReceiver, partitions: int) -> bool:
-    return receiver._links.current is not None and len(receiver._links.current._client._shares) == partitions
+    return (
+        receiver._connection.current is not None and len(receiver._connection.current._poller._partitions) == partitions
+    )
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -285,7 +287,7 @@ async def test_all_topics_come_together(cluster: KafkaCluster) -> None:
         producer = Producer({"bootstrap.servers": cluster.address, "log_level": 0})
         producer.produce("returns", "b")
         assert await asyncio.to_thread(producer.flush, 30) == 0
-        came = {received.plain.topic: received.body for received in await take(one, 2)}
+        came = {received.fallback.topic: received.body for received in await take(one, 2)}
     assert came == {"orders": b"a", "returns": b"b"}
 
 
@@ -307,7 +309,7 @@ async def test_a_plain_record_is_known_by_its_place_and_key(cluster: KafkaCluste
     async with opened(cluster.url) as one:
         await put(cluster, "a", "b", partition=1, key="customer-1")
         _, second = await take(one, 2)
-    plain = second.plain
+    plain = second.fallback
     assert (plain.source, plain.message_id, plain.topic, plain.key) == (
         "kafka:orders",
         "orders/1/1",
@@ -322,7 +324,7 @@ async def test_the_key_of_a_record_is_that_of_its_event(cluster: KafkaCluster) -
     async with opened(cluster.url) as one:
         await put(cluster, "{}", key="customer-1", headers=headers)
         (received,) = await take(one, 1)
-    assert event_of(received).key == "customer-1"
+    assert to_cloudevent(received).key == "customer-1"
 
 
 async def test_any_record_comes(cluster: KafkaCluster) -> None:
@@ -330,7 +332,7 @@ async def test_any_record_comes(cluster: KafkaCluster) -> None:
     async with opened(cluster.url) as one:
         await put(cluster, "", key=b"\xff", headers={"h": b"\xfe", "n": None})
         (received,) = await take(one, 1)
-    assert (received.body, received.plain.key, received.headers) == (b"", None, {"h": b"\xfe", "n": ""})
+    assert (received.body, received.fallback.key, received.headers) == (b"", None, {"h": b"\xfe", "n": ""})
 
 
 # --- no way there ----------------------------------------------------------------------------------------

@@ -11,13 +11,14 @@ from datetime import timedelta
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.nats import NatsReceiver
+from pillarbox.brokers.nats import receiver as receiver_module
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.receivers.nats import NatsReceiver, link
-from pillarbox.receivers.opening import receiver_from_url
 from pillarbox.testing.fault_proxy import FaultProxy
-from pillarbox.testing.receiver_contract.arrange import ids, nothing_more, take
-from tests.nats_server import NatsServer, Stream, private_nats, stream_at
-from tests.servers import found
+from pillarbox.testing.receiver_contract import assert_nothing_more, list_ids, take
+from tests.support.nats_server import NatsServer, Stream, private_nats, stream_at
+from tests.support.servers import found
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ async def test_what_is_not_there_is_named(nats_url: str, stream: Stream) -> None
 async def test_a_declared_consumer_reads_from_the_start_for_ever(nats_url: str, stream: Stream) -> None:
     await stream.put(f"{stream.name}.before")
     async with opened(nats_url, stream, ack_wait="7s") as one:
-        assert [received.plain.topic for received in await take(one, 1)] == [f"{stream.name}.before"]
+        assert [received.fallback.topic for received in await take(one, 1)] == [f"{stream.name}.before"]
         config = (await stream.js.consumer_info(stream.name, "billing")).config
         assert (config.ack_policy, config.ack_wait, config.max_deliver) == (AckPolicy.EXPLICIT, 7, -1)
 
@@ -75,11 +76,11 @@ async def test_only_the_subjects_asked_for_come(nats_url: str, stream: Stream) -
     async with opened(nats_url, stream, subject=f"{stream.name}.eu.>") as one:
         for subject in ("eu.a", "us.a", "eu.b"):
             await stream.put(f"{stream.name}.{subject}")
-        assert [received.plain.topic for received in await take(one, 2)] == [
+        assert [received.fallback.topic for received in await take(one, 2)] == [
             f"{stream.name}.eu.a",
             f"{stream.name}.eu.b",
         ]
-        await nothing_more(one)
+        await assert_nothing_more(one)
 
 
 async def test_a_consumer_that_is_there_stays_as_it_is(nats_url: str, stream: Stream) -> None:
@@ -140,10 +141,10 @@ async def test_what_is_in_hand_does_not_come_again_however_long_it_takes(nats_ur
 
 
 async def test_a_wait_is_longer_than_a_request(nats_url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_EXPIRES", 0.2)
+    monkeypatch.setattr(receiver_module, "_EXPIRES", 0.2)
     async with opened(nats_url, stream) as one:
         waiting = asyncio.create_task(one.receive(limit=5))
-        made = one._links.current
+        made = one._subscription.current
         assert made is not None
         async with asyncio.timeout(40):
             while made._request < 4:  # noqa: ASYNC110
@@ -156,7 +157,7 @@ async def test_who_waits_hears_at_once_that_the_server_went(
     nats_url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when its request for messages ends, which is later than the test may take."""
-    monkeypatch.setattr(link, "_EXPIRES", 600.0)
+    monkeypatch.setattr(receiver_module, "_EXPIRES", 600.0)
     async with (
         FaultProxy("127.0.0.1", int(nats_url.rpartition(":")[2])) as proxy,
         opened(f"nats://{proxy.host}:{proxy.port}", stream) as one,
@@ -177,7 +178,7 @@ async def test_given_back_latest_first_they_come_in_the_streams_order(nats_url: 
         for received in reversed(taken):
             await one.give_back(received)
         again = await take(one, 5)
-        assert ids(again) == ids(taken)
+        assert list_ids(again) == list_ids(taken)
         assert all(received.redelivered for received in again)
 
 
@@ -188,7 +189,7 @@ async def test_given_back_they_come_to_another_who_waits(nats_url: str, stream: 
         (received,) = await take(one, 1)
         waiting = asyncio.create_task(take(other, 1))
         await one.give_back(received)
-        assert ids(await waiting) == ids([received])
+        assert list_ids(await waiting) == list_ids([received])
 
 
 async def test_closing_gives_back_at_once_in_order(nats_url: str, stream: Stream) -> None:
@@ -199,15 +200,15 @@ async def test_closing_gives_back_at_once_in_order(nats_url: str, stream: Stream
         taken = await take(one, 3)  # the others came too, and wait
     async with opened(nats_url, stream) as other:
         again = await take(other, 5)
-    assert ids(again)[:3] == ids(taken)
-    assert [received.plain.topic for received in again] == [f"{stream.name}.{number}" for number in range(5)]
+    assert list_ids(again)[:3] == list_ids(taken)
+    assert [received.fallback.topic for received in again] == [f"{stream.name}.{number}" for number in range(5)]
 
 
 async def test_a_plain_message_is_known_by_its_own_id_or_its_place(nats_url: str, stream: Stream) -> None:
     async with opened(nats_url, stream) as one:
         await stream.js.publish(f"{stream.name}.a", b"1", headers={"Nats-Msg-Id": "m-1"})
         await stream.js.publish(f"{stream.name}.b", b"2")
-        own, place = [received.plain for received in await take(one, 2)]
+        own, place = [received.fallback for received in await take(one, 2)]
     assert (own.source, own.message_id, own.topic) == (f"nats:{stream.name}", "m-1", f"{stream.name}.a")
     assert (place.source, place.message_id) == (f"nats:{stream.name}", f"{stream.name}/2")
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from pillarbox.receivers.nats import NatsReceiver, link
-from pillarbox.receivers.nats.consumers import see_to
-from pillarbox.receivers.opening import receiver_from_url
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.nats import NatsReceiver
+from pillarbox.brokers.nats import receiver as receiver_module
+from pillarbox.brokers.nats.streams import ensure_consumer
 from pillarbox.testing.fault_proxy import FaultProxy
-from pillarbox.testing.receiver_contract.arrange import take
-from tests.nats_server import NatsServer, Stream, stream_at
-from tests.servers import found
+from pillarbox.testing.receiver_contract import take
+from tests.support.nats_server import NatsServer, Stream, stream_at
+from tests.support.servers import found
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ async def test_what_a_dead_consumer_had_comes_before_what_is_newer(nats_url: str
         try:
             came: dict[str, None] = {}  # a busy machine may let one come again: the first time counts
             while len(came) < 9:
-                came |= {received.plain.topic: None for received in await other.receive(limit=2)}
+                came |= {received.fallback.topic: None for received in await other.receive(limit=2)}
         finally:
             await other.close()
             await dead.close()
@@ -75,14 +76,14 @@ async def test_what_comes_while_the_server_is_asked_is_not_taken_for_what_was_ou
         await proxy.down()
         other = receiver_at(nats_url, stream)
         await other.open()
-        made = other._links.current
+        made = other._subscription.current
         assert made is not None
         asked = 0
 
         async def answered_late(*given: Any, **options: Any) -> Any:
             nonlocal asked
             asked += 1
-            answer = await see_to(*given, **options)
+            answer = await ensure_consumer(*given, **options)
             if asked == 2:  # there is a request for messages since the first time
                 await put(stream, 2)
                 async with asyncio.timeout(40):
@@ -90,11 +91,11 @@ async def test_what_comes_while_the_server_is_asked_is_not_taken_for_what_was_ou
                         await asyncio.sleep(0.01)
             return answer
 
-        monkeypatch.setattr(link, "see_to", answered_late)
+        monkeypatch.setattr(receiver_module, "ensure_consumer", answered_late)
         try:
             came: dict[str, None] = {}
             while len(came) < 2:
-                came |= {received.plain.topic: None for received in await other.receive(limit=10)}
+                came |= {received.fallback.topic: None for received in await other.receive(limit=10)}
         finally:
             await other.close()
             await dead.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -15,16 +16,17 @@ import pytest
 from aiormq.abc import ChannelFrame
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
+from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.rabbitmq import RabbitmqReceiver
+from pillarbox.decoding import decode_incoming, encode_incoming, to_cloudevent
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.receivers.opening import receiver_from_url
-from pillarbox.receivers.rabbitmq import RabbitmqReceiver
-from pillarbox.receiving import event_of
 from pillarbox.testing.fault_proxy import FaultProxy
-from pillarbox.testing.receiver_contract.arrange import ids, nothing_more, take
-from tests.private_rabbitmq import PrivateRabbitmq
-from tests.rabbitmq_topology import Topology, proxied
+from pillarbox.testing.receiver_contract import assert_nothing_more, list_ids, take
+from tests.support.private_rabbitmq import PrivateRabbitmq
+from tests.support.rabbitmq_topology import Topology, proxied
 
 
 def receiver_at(url: str, /, **options: object) -> RabbitmqReceiver:
@@ -63,12 +65,18 @@ async def put(topology: Topology, body: bytes, *, key: str = "plain", **properti
 
 async def put_without_id(topology: Topology, body: bytes) -> None:
     """As other producers do: this client would make one up."""
+    await put_raw(topology, body, header=ContentHeader(body_size=len(body)).marshal())
+
+
+async def put_raw(topology: Topology, body: bytes, *, header: bytes) -> None:
+    """With a header of these very bytes, which no client would write."""
     async with aiormq.connect(topology.url) as connection:
         channel = await connection.channel(publisher_confirms=False)
         assert isinstance(channel, aiormq.Channel)
-        publish = Basic.Publish(exchange=topology.exchange, routing_key="plain")
-        frames: list[Any] = [publish, ContentHeader(body_size=len(body)), ContentBody(body)]
-        await channel.write_queue.put(ChannelFrame.marshall(channel_number=channel.number, frames=frames))
+        publish = marshal(Basic.Publish(exchange=topology.exchange, routing_key="plain"), channel.number)
+        frame = struct.pack(">BHL", 2, channel.number, len(header)) + header + b"\xce"
+        content = marshal(ContentBody(body), channel.number)
+        await channel.write_queue.put(ChannelFrame(payload=publish + frame + content, should_close=False))
         await channel.close()
 
 
@@ -86,7 +94,7 @@ async def test_a_declared_queue_is_bound_by_its_keys(topology: Topology) -> None
         for key in ("eu.a", "us.orders", "us.other", "eu.b.c"):
             await put(topology, key.encode(), key=key)
         assert [received.body for received in await take(one, 3)] == [b"eu.a", b"us.orders", b"eu.b.c"]
-        await nothing_more(one)
+        await assert_nothing_more(one)
 
 
 async def test_a_declared_queue_is_durable_and_a_quorum_queue(topology: Topology) -> None:
@@ -132,7 +140,7 @@ async def test_no_more_are_handed_out_than_prefetch_says(topology: Topology) -> 
         for number in range(5):
             await put(topology, b"%d" % number)
         mine = await take(first, 3)
-        await nothing_more(first)
+        await assert_nothing_more(first)
         async with opened(topology.url, queue=topology.queue) as second:
             assert [one.body for one in await take(second, 2)] == [b"3", b"4"]
         await first.acknowledge(mine[0])
@@ -151,7 +159,7 @@ async def test_properties_of_a_plain_message_are_headers(topology: Topology) -> 
             correlation_id="c-1", type="order", timestamp=at, content_type="application/json", app_id="legacy",
         )  # fmt: skip
         (received,) = await take(one, 1)
-    event = event_of(received)
+    event = to_cloudevent(received)
     assert (event.message_id, event.type, event.topic) == ("m-1", "order", "orders.eu")
     assert (event.correlation_id, event.content_type) == ("c-1", "application/json")
     assert event.source == f"rabbitmq:{topology.queue}"
@@ -175,7 +183,7 @@ async def test_a_plain_message_without_an_id_has_another_at_each_delivery(topolo
         await one.give_back(first)
         (again,) = await take(one, 1)
         assert again.redelivered
-        assert len(set(ids([first, second, again]))) == 3
+        assert len(set(list_ids([first, second, again]))) == 3
 
 
 async def test_an_id_that_no_inbox_can_keep_is_a_digest(topology: Topology) -> None:
@@ -184,8 +192,47 @@ async def test_an_id_that_no_inbox_can_keep_is_a_digest(topology: Topology) -> N
         await put(topology, b"1", message_id="a\x00b")
         await put(topology, b"2", message_id="a\x00c")
         first, second = await take(one, 2)
-        assert first.plain.message_id.startswith("sha256:")
-        assert first.plain.message_id != second.plain.message_id
+        assert first.fallback.message_id.startswith("sha256:")
+        assert first.fallback.message_id != second.fallback.message_id
+
+
+def odd_header(size: int, flags: int, *properties: bytes) -> bytes:
+    return struct.pack(">HHQH", 60, 0, size, flags) + b"".join(properties)
+
+
+_MESSAGE_ID, _TIMESTAMP, _TYPE, _HEADERS = 1 << 7, 1 << 6, 1 << 5, 1 << 13
+ODD = {
+    "an id that is not UTF-8": odd_header(3, _MESSAGE_ID | _TYPE, b"\x05id-\xff\xfe", b"\x05order"),
+    "a type that is not UTF-8": odd_header(3, _MESSAGE_ID | _TYPE, b"\x03m-1", b"\x04caf\xe9"),
+    "a header that is not UTF-8": odd_header(3, _HEADERS, b"\x00\x00\x00\x09\x02x\xe9S\x00\x00\x00\x01\xff"),
+    "an impossible time": odd_header(3, _MESSAGE_ID | _TIMESTAMP, b"\x03m-1", b"\xff" * 8),
+    "an impossible time in a header": odd_header(3, _HEADERS, b"\x00\x00\x00\x0b\x01tT" + b"\x7f" + b"\xff" * 7),
+}
+
+
+@pytest.mark.parametrize("header", ODD.values(), ids=ODD.keys())
+async def test_an_odd_message_arrives_and_so_do_its_neighbours_over_the_same_connection(
+    topology: Topology, header: bytes
+) -> None:
+    """A client that cannot read it drops the connection, and the broker delivers it again, and again."""
+    await topology.bind("#")
+    async with opened(topology.url, queue=topology.queue) as one:
+        await put(topology, b"before", message_id="m-before")
+        await put_raw(topology, b"odd", header=header)
+        await put(topology, b"after", message_id="m-after")
+        received = await take(one, 3)
+        assert [message.body for message in received] == [b"before", b"odd", b"after"]
+        assert [message.redelivered for message in received] == [False] * 3
+        assert len({message.token[0] for message in received}) == 1
+        first, odd, last = (to_cloudevent(decode_incoming(encode_incoming(message))) for message in received)
+        assert (first.message_id, last.message_id) == ("m-before", "m-after")
+        assert odd.message_id
+        assert "timestamp" not in odd.headers
+        for message in received:
+            await one.acknowledge(message)
+        await assert_nothing_more(one)
+        assert received[0].token[0].reason is None
+    assert not await topology.taken(topology.queue)
 
 
 # --- no way there ----------------------------------------------------------------------------------------

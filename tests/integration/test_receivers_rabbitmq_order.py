@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import aio_pika
 import pytest
 
-from pillarbox.receivers.opening import receiver_from_url
-from pillarbox.receivers.rabbitmq import RabbitmqReceiver
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.rabbitmq import RabbitmqReceiver
 from pillarbox.testing.fault_proxy import FaultProxy
-from pillarbox.testing.receiver_contract.arrange import take
-from tests.rabbitmq_topology import Topology, proxied
+from pillarbox.testing.receiver_contract import take
+from tests.support.rabbitmq_topology import Topology, proxied
 
 
 @pytest.fixture

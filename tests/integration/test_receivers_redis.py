@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import redis.asyncio as plain
 
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.redis import RedisReceiver
+from pillarbox.brokers.redis import receiver as receiver_module
+from pillarbox.brokers.redis.settings import GIVEN_BACK
 from pillarbox.errors import ConfigError, TransportUnavailable
-from pillarbox.receivers.opening import receiver_from_url
-from pillarbox.receivers.redis import RedisReceiver, group, link
-from pillarbox.receivers.redis.settings import GIVEN_BACK
 from pillarbox.testing.fault_proxy import FaultProxy
-from pillarbox.testing.receiver_contract.arrange import nothing_more, take
-from tests.redis_server import PrivateRedis, private_redis
+from pillarbox.testing.receiver_contract import assert_nothing_more, take
+from tests.support.redis_server import PrivateRedis, private_redis
 
 PATIENCE = 40.0
 STREAM, GROUP = "orders", "billing"
@@ -174,7 +175,7 @@ async def test_what_is_in_hand_is_not_taken_over_from_ourselves(server: PrivateR
         await client.execute_command("XCLAIM", STREAM, GROUP, one.name, 0, slow, "TIME", 0, "JUSTID")
         await one.give_back(second)  # it looks for abandoned ones then
         assert bodies(await take(one, 1)) == [b"2"]
-        await nothing_more(one)
+        await assert_nothing_more(one)
         await one.acknowledge(first)
         assert slow not in await pending(client)
 
@@ -195,7 +196,7 @@ async def test_a_dead_one_that_comes_back_by_its_name_goes_on_at_once(server: Pr
 async def test_given_back_they_come_to_another_who_waits(
     server: PrivateRedis, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_BLOCK", 0.5)
+    monkeypatch.setattr(receiver_module, "_BLOCK", 0.5)
     async with opened(server.url) as one, opened(server.url) as other:
         await put(client, 1, 2, 3)
         taken = await take(one, 3)
@@ -237,10 +238,10 @@ async def test_a_consumer_with_something_in_hand_is_not_removed(server: PrivateR
     await client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
     (entry,) = await put(client, 1)
     await client.xreadgroup(GROUP, "one", {STREAM: ">"})
-    await client.eval(group._REMOVE, 1, STREAM, GROUP, "one")
+    await client.eval(receiver_module._REMOVE_CONSUMER, 1, STREAM, GROUP, "one")
     assert await pending(client) == {entry: ("one", 1)}
     await client.xack(STREAM, GROUP, entry)
-    await client.eval(group._REMOVE, 1, STREAM, GROUP, "one")
+    await client.eval(receiver_module._REMOVE_CONSUMER, 1, STREAM, GROUP, "one")
     assert await consumers(client) == set()
 
 
@@ -256,7 +257,7 @@ async def test_closing_ends_a_wait_at_the_server_without_its_help(
     server: PrivateRedis, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the login may not end it."""
-    monkeypatch.setattr(link, "_BLOCK", 0.5)
+    monkeypatch.setattr(receiver_module, "_BLOCK", 0.5)
     await client.execute_command("ACL", "SETUSER", "poor", "on", ">secret", "~*", "+@all", "-client|unblock")
     async with opened(f"redis://poor:secret@127.0.0.1:{server.port}") as one:
         waiting = asyncio.create_task(one.receive(limit=1))
@@ -321,7 +322,7 @@ async def test_an_entry_without_data_is_its_fields(server: PrivateRedis, client:
         (received,) = await take(one, 1)
     assert received.body == b'{"order":"7","tenant":"shop-1"}'
     assert received.headers == {"content-type": "application/json", "order": "7", "tenant": "shop-1"}
-    plain_one = received.plain
+    plain_one = received.fallback
     assert (plain_one.source, plain_one.message_id, plain_one.topic) == (
         f"redis:{STREAM}",
         f"{STREAM}/{entry}",

@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
+from pillarbox.brokers.factory import transport_from_url
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from tests.redis_server import RedisServer
-from tests.servers import found
+from tests.support.redis_server import RedisServer
+from tests.support.servers import found
 
 
 async def test_a_consumer_group_reads_body_id_and_fields() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.protocols import Inspector, Severity
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.redis import RedisTransport
-from tests.redis_server import PrivateRedis, private_redis, private_valkey
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.redis import RedisTransport
+from pillarbox.contracts.finding import Severity
+from pillarbox.contracts.transport import Inspector
+from tests.support.redis_server import PrivateRedis, private_redis, private_valkey
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory": "0", "maxmemory-policy": "noeviction"}
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from tests.certificates import Authority
-from tests.redis_server import PrivateRedis, RedisServer, private_redis
-from tests.servers import ServerMissing, missing
+from tests.support.certificates import Authority
+from tests.support.redis_server import PrivateRedis, RedisServer, private_redis
+from tests.support.servers import ServerMissing, missing
 
 CANARY = "canary-4711"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from tests.redis_script import CUT, SILENCE, scripted
+from tests.support.redis_script import CUT, SILENCE, scripted
 
 DELIVERED = Outcome(delivered=True)
 ID = b"+1700000000000-0"

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 import redis
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.redis import RedisTransport
+from pillarbox.brokers.redis import connection as connection_module
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.redis import RedisTransport, links
-from tests.redis_server import PrivateRedis, PrivateValkey, RedisServer, private_redis, private_valkey
-from tests.servers import found
+from tests.support.redis_server import PrivateRedis, PrivateValkey, RedisServer, private_redis, private_valkey
+from tests.support.servers import found
 
 DELIVERED = Outcome(delivered=True)
 PATIENCE = 30.0
@@ -260,7 +261,7 @@ async def test_a_hung_server_is_given_up_in_time_and_found_again(server: Private
 async def test_an_idle_connection_that_died_is_nobodys_fault(
     server: PrivateRedis, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "_IDLE", 0.0)
+    monkeypatch.setattr(connection_module, "_IDLE", 0.0)
     async with proxied(server) as (transport, proxy):
         await asyncio.gather(*(transport.send([sample()]) for _ in range(3)))
         proxy.cut()

@@ -8,15 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from pillarbox import Outbox
-from pillarbox.message import State
-from pillarbox.names import Names
-from pillarbox.protocols import Selection
+from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.contracts.store import Selection
+from pillarbox.message import Names, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, Duty, RelaySettings, Retention
-from pillarbox.stores.schema import schema_at
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.urls import store_url
-from pillarbox.transports.memory import MemoryTransport
+from pillarbox.stores.urls import parse_store_url
 
 _DEADLINE = 20
 
@@ -42,7 +41,7 @@ async def _until_gone(store: SqliteStore) -> None:
 
 
 async def test_a_relay_that_only_cleans_sends_nothing_and_removes_what_is_old(tmp_sqlite: Path) -> None:
-    await schema_at(store_url(f"sqlite:///{tmp_sqlite}"), names=Names()).install()
+    await open_schema(parse_store_url(f"sqlite:///{tmp_sqlite}"), names=Names()).install()
     transport = MemoryTransport()
     _publish(tmp_sqlite)
     await _relay(tmp_sqlite, transport, Duty.SEND, Duty.RETRY, retention=Retention()).run(once=True)

@@ -12,13 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from pillarbox.errors import SchemaMissing, SchemaNewer, SchemaOutdated, StoreUnavailable
-from pillarbox.names import Names
+from pillarbox.message import Names
 from pillarbox.stores.mariadb.schema import MariadbSchema
-from pillarbox.stores.migrations import Migration
-from pillarbox.stores.scripts import script, split
-from pillarbox.stores.urls import store_url
-from tests.integration.next_version import with_next
-from tests.mariadb_server import connected
+from pillarbox.stores.migrations import Migration, build_script, split_script
+from pillarbox.stores.urls import parse_store_url
+from tests.support.mariadb_server import connected
+from tests.support.next_version import with_next
 
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, `partition`, kind, type, topic, payload, content_type,
@@ -32,7 +31,7 @@ alter table pillarbox_outbox drop column priority;
 
 
 def tables(url: str, *, names: Names | None = None, migrations: Sequence[Migration] | None = None) -> MariadbSchema:
-    return MariadbSchema(store_url(url), names=names or Names(), migrations=migrations)
+    return MariadbSchema(parse_store_url(url), names=names or Names(), migrations=migrations)
 
 
 def run(url: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -63,7 +62,7 @@ async def test_installers_at_once_all_succeed_and_record_one_version(mariadb_url
 
 async def test_an_installation_that_was_cut_off_is_finished_by_the_next(mariadb_url: str) -> None:
     """MySQL has no transaction around it: whatever statement was the last, the next run goes on from there."""
-    whole = list(split(script("mysql", names=Names())))
+    whole = list(split_script(build_script("mysql", names=Names())))
     for cut in (1, len(whole) // 2, len(whole) - 1):
         run(mariadb_url, *whole[:cut])
         assert await tables(mariadb_url).version() == 0

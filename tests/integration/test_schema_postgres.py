@@ -14,12 +14,11 @@ import pytest
 from psycopg import sql
 
 from pillarbox.errors import SchemaMissing, SchemaMixed, SchemaNewer, SchemaOutdated, StoreUnavailable
-from pillarbox.names import Names
-from pillarbox.stores.migrations import Migration
+from pillarbox.message import Names
+from pillarbox.stores.migrations import Migration, build_script
 from pillarbox.stores.postgres.schema import PostgresSchema
-from pillarbox.stores.scripts import script
-from pillarbox.stores.urls import store_url
-from tests.integration.next_version import with_next
+from pillarbox.stores.urls import parse_store_url
+from tests.support.next_version import with_next
 
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, payload, content_type, source,
@@ -40,7 +39,7 @@ class Tables:
     def at(
         self, *, migrations: Sequence[Migration] | None = None, lock_timeout: timedelta = timedelta(seconds=10)
     ) -> PostgresSchema:
-        url = store_url(self.url.replace("://", f"+{self.driver}://", 1))
+        url = parse_store_url(self.url.replace("://", f"+{self.driver}://", 1))
         return PostgresSchema(url, names=self.names, migrations=migrations, lock_timeout=lock_timeout)
 
     def run(self, statement: str) -> list[tuple[object, ...]]:
@@ -241,10 +240,10 @@ async def test_tables_without_a_recorded_version_are_a_mixture(tables: Tables) -
 async def test_the_printed_sql_does_what_the_commands_do(tables: Tables) -> None:
     tables.run(f"drop schema {tables.names.schema}")
 
-    psql(tables.url, script("postgresql", names=tables.names))
+    psql(tables.url, build_script("postgresql", names=tables.names))
     assert await tables.at().verify() == ()
 
-    psql(tables.url, script("postgresql", names=tables.names, down=True))
+    psql(tables.url, build_script("postgresql", names=tables.names, down=True))
     assert await tables.at().version() == 0
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaMixed, SchemaNewer, SchemaOutdated, StoreUnavailable
-from pillarbox.names import Names
-from pillarbox.stores.migrations import Migration, shipped
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.scripts import script
+from pillarbox.message import Names
+from pillarbox.stores.factory import open_schema
+from pillarbox.stores.migrations import Migration, build_script, load_migrations
 from pillarbox.stores.sqlite.schema import SqliteSchema
-from pillarbox.stores.urls import store_url
-from tests.integration.next_version import with_next
+from pillarbox.stores.urls import parse_store_url
+from tests.support.next_version import with_next
 
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, payload, content_type, source,
@@ -28,7 +27,7 @@ INSERT = """
 
 
 def tables(path: Path, *, prefix: str = "pillarbox_", migrations: Sequence[Migration] | None = None) -> SqliteSchema:
-    return SqliteSchema(store_url(f"sqlite:///{path}"), names=Names(prefix=prefix), migrations=migrations)
+    return SqliteSchema(parse_store_url(f"sqlite:///{path}"), names=Names(prefix=prefix), migrations=migrations)
 
 
 def run(path: Path, *statements: str) -> list[tuple[object, ...]]:
@@ -64,7 +63,7 @@ class Meeting(tuple[Migration, ...]):
 
 
 async def test_no_two_installers_are_between_reading_the_version_and_writing(tmp_sqlite: Path) -> None:
-    migrations = Meeting(shipped("sqlite"))
+    migrations = Meeting(load_migrations("sqlite"))
 
     await asyncio.gather(*(tables(tmp_sqlite, migrations=migrations).install() for _ in range(2)))
 
@@ -192,9 +191,9 @@ async def test_only_installing_makes_a_file(tmp_sqlite: Path) -> None:
 
 async def test_what_cannot_be_done_on_sqlite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SQLite has no schemas"):
-        schema_at(store_url("sqlite:///x.db"), names=Names("mail"))
+        open_schema(parse_store_url("sqlite:///x.db"), names=Names("mail"))
     with pytest.raises(ConfigError, match="names no file"):
-        schema_at(store_url("sqlite://"), names=Names())
+        open_schema(parse_store_url("sqlite://"), names=Names())
     with pytest.raises(StoreUnavailable):
         await tables(tmp_path / "no" / "such" / "folder.db").install()
     (tmp_path / "text.db").write_text("this is a letter, not a database" * 99)
@@ -205,8 +204,8 @@ async def test_what_cannot_be_done_on_sqlite_is_refused(tmp_path: Path) -> None:
 async def test_the_printed_sql_does_what_the_commands_do(tmp_sqlite: Path) -> None:
     names = Names(prefix="mine_")
     with closing(sqlite3.connect(tmp_sqlite)) as connection:
-        connection.executescript(script("sqlite", names=names))
+        connection.executescript(build_script("sqlite", names=names))
         assert await tables(tmp_sqlite, prefix="mine_").verify() == ()
 
-        connection.executescript(script("sqlite", names=names, down=True))
+        connection.executescript(build_script("sqlite", names=names, down=True))
         assert connection.execute("select count(*) from sqlite_master where name like 'mine%'").fetchone() == (0,)

@@ -8,15 +8,16 @@ from contextlib import asynccontextmanager, closing
 import msgspec
 import pytest
 
+from pillarbox.brokers.aws import SnsTransport, decode
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.transport import Inspector, Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Finding, Inspector, Outcome, Severity
 from pillarbox.testing.samples import sample
-from pillarbox.transports.aws import SnsTransport, from_parts
-from pillarbox.transports.opening import transport_from_url
-from tests.aws_gateway import Gateway, No
-from tests.aws_reader import REGION, AwsReader, policy
-from tests.moto_server import private_moto
+from tests.support.aws_gateway import Gateway, No
+from tests.support.aws_reader import REGION, AwsReader, policy
+from tests.support.moto_server import private_moto
 
 DELIVERED = Outcome(delivered=True)
 
@@ -81,7 +82,7 @@ async def test_binary_mode_with_bytes(reader: AwsReader, topic: str) -> None:
         assert await transport.send([message]) == [DELIVERED]
     (got,) = reader.read(topic)
     assert (got.body, got.attributes["content-encoding"]) == ("AP8=", "base64")
-    assert from_parts(got.body, got.attributes).payload == b"\x00\xff"
+    assert decode(got.body, got.attributes).payload == b"\x00\xff"
 
 
 async def test_a_fifo_topic_gets_groups(reader: AwsReader) -> None:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, Fence, RelayInfo, Selection, Settlement
+from pillarbox.contracts.writer import Insert
 from pillarbox.errors import (
     ConfigError,
     PillarboxError,
@@ -30,20 +31,17 @@ from pillarbox.errors import (
     StoreError,
     StoreUnavailable,
 )
-from pillarbox.message import Kind, Message, State, Waits, new_message_id, partition_of
-from pillarbox.names import Names
-from pillarbox.protocols import Claim, Cursor, Fence, Insert, RelayInfo, Selection, Settlement, Trouble
-from pillarbox.stores.migrations import shipped
-from pillarbox.stores.sql import Statements
+from pillarbox.message import Kind, Message, Names, State, Waits, compute_partition, new_message_id
+from pillarbox.stores.migrations import load_migrations
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.sqlite.connection import Database
-from pillarbox.stores.stepwise.choosing import chosen_of
-from pillarbox.stores.stepwise.rows import microseconds, time_of
-from pillarbox.writers.sqlite3 import Sqlite3Writer
+from pillarbox.stores.sqlite.connection import Database, build_statements
+from pillarbox.stores.sync_sql.batch import select_batch
+from pillarbox.stores.sync_sql.rows import from_microseconds, to_microseconds
+from pillarbox.writers.sqlite import SqliteWriter
 
 LEASE = timedelta(seconds=10)
 EVERY_LANE = range(64)
-STATEMENTS = sorted(file.name.removesuffix(".sql") for file in (files("pillarbox.stores.sqlite") / "sql").iterdir())
+STATEMENTS = sorted(build_statements(Names()))
 
 
 @pytest.fixture
@@ -77,9 +75,9 @@ async def opened(store: SqliteStore) -> AsyncIterator[SqliteStore]:
 def install(path: Path, *, names: Names | None = None) -> None:
     names = names or Names()
     with connected(path) as connection:
-        for migration in shipped("sqlite"):
-            connection.executescript(names.applied(migration.up))
-            connection.execute(names.applied("insert into pillarbox_schema (version) values (?)"), [migration.version])
+        for migration in load_migrations("sqlite"):
+            connection.executescript(names.qualify(migration.up))
+            connection.execute(names.qualify("insert into pillarbox_schema (version) values (?)"), [migration.version])
 
 
 @contextmanager
@@ -91,7 +89,7 @@ def connected(path: Path) -> Iterator[sqlite3.Connection]:
 def message(*, key: str | None = "customer-1", destination: str = "orders", topic: str = "orders") -> Message:
     message_id = new_message_id()
     return Message(
-        0, message_id, destination, partition_of(key, message_id), Kind.EVENT, "orders.placed", topic, key, b"{}",
+        0, message_id, destination, compute_partition(key, message_id), Kind.EVENT, "orders.placed", topic, key, b"{}",
         "application/json", {}, "/shop", None, str(message_id), None, datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
 
@@ -99,7 +97,7 @@ def message(*, key: str | None = "customer-1", destination: str = "orders", topi
 def write(path: Path, *messages: Message) -> None:
     with connected(path) as connection:
         connection.execute("begin immediate")
-        Sqlite3Writer(connection).insert(Insert(names=Names(), messages=messages))
+        SqliteWriter(connection).insert(Insert(names=Names(), messages=messages))
         connection.execute("commit")
 
 
@@ -133,13 +131,13 @@ WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED]}
 COUNTS = {"count_fresh", "count_due", "count_blocked", "count_closed"}
 """These look at so many messages of a destination, or of a way to end."""
 SORTS = dict.fromkeys(COUNTS, 1)
-SORTS |= {"read_due": 2, "find_ended": 1, "find_held": 1, "journal_latest": 1, "journal_of": 2}
-SORTS |= {"attempts_failed": 1, "claims_old": 1, "oldest_due": 1, "places": 2}
+SORTS |= {"read_due": 2, "find_ended": 1, "find_held": 1, "journal_latest": 1, "journal_message": 2}
+SORTS |= {"attempts_failed": 1, "claims_old": 1, "oldest_due": 1, "open_destinations": 2}
 """How many sorts a statement may need: of rows that its limit, or the few there are, already bounds."""
 
 
 def plan(path: Path, name: str) -> list[str]:
-    sql = Statements("pillarbox.stores.sqlite", Names())[name]
+    sql = build_statements(Names())[name]
     values = dict.fromkeys(re.findall(r":(\w+)", sql), "[]")
     with connected(path) as connection:
         connection.create_function("casefolded", 1, str.casefold)
@@ -174,7 +172,7 @@ def test_a_hot_statement_seeks_in_its_index(path: Path, name: str, index: str, s
 
 
 @pytest.mark.parametrize(
-    "name", ["read", "keep_delivered", "close_delivered", "park", "trouble_wait", "trouble_close", "claimed"]
+    "name", ["read", "keep_delivered", "close_delivered", "park", "failure_wait", "failure_close", "claimed_messages"]
 )
 def test_messages_in_hand_are_found_by_their_ids(path: Path, name: str) -> None:
     assert "SEARCH pillarbox_outbox USING INTEGER PRIMARY KEY (rowid=?)" in plan(path, name)
@@ -190,7 +188,7 @@ def test_messages_in_hand_are_found_by_their_ids(path: Path, name: str) -> None:
 def test_a_read_takes_the_beginning_of_each_lane_and_then_the_oldest(lanes: list[list[int]], room: int) -> None:
     share = max(1, room // (len(lanes) or 1))
     numbered = [[id_ * 8 + place for id_ in ids] for place, ids in enumerate(lanes)]
-    chosen = chosen_of(numbered, floor=max(1, share // 2), room=room)
+    chosen = select_batch(numbered, floor=max(1, share // 2), limit=room)
     assert len(chosen) == min(room, sum(map(len, lanes)))
     floors = {id_ for ids in numbered for id_ in ids[: max(1, share // 2)]}
     left = {id_ for ids in numbered for id_ in ids} - set(chosen)
@@ -250,14 +248,14 @@ async def test_nothing_is_missed_while_others_write(store: SqliteStore, path: Pa
 
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_every_time_comes_back_to_the_microsecond(at: datetime) -> None:
-    assert time_of(microseconds(at)) == at
+    assert from_microseconds(to_microseconds(at)) == at
 
 
 # --- settling ----------------------------------------------------------------------------------
 
 
-def retry(of: Message, *, error: str = "HTTP 503") -> Trouble:
-    return Trouble(
+def retry(of: Message, *, error: str = "HTTP 503") -> FailedOutcome:
+    return FailedOutcome(
         message_id=of.id, state=State.PENDING, waits=Waits.RETRY, attempts=1, error=error, delay=timedelta(seconds=30)
     )
 
@@ -265,7 +263,7 @@ def retry(of: Message, *, error: str = "HTTP 503") -> Trouble:
 async def test_a_repeated_trouble_is_told_once(store: SqliteStore, path: Path, clock: FrozenClock) -> None:
     (one,) = await put(store, path, message())
     fence = await own(store)
-    settlement = Settlement(troubles=[retry(one)])
+    settlement = Settlement(failures=[retry(one)])
     await store.settle(fence, settlement)
     (before,) = await store.find(Selection(ids=[one.id]), limit=1)
     clock.advance(timedelta(seconds=1))
@@ -277,9 +275,9 @@ async def test_a_repeated_trouble_is_told_once(store: SqliteStore, path: Path, c
 async def test_the_same_trouble_on_the_next_attempt_is_news(store: SqliteStore, path: Path, clock: FrozenClock) -> None:
     (one,) = await put(store, path, message())
     fence = await own(store)
-    await store.settle(fence, Settlement(troubles=[retry(one)]))
+    await store.settle(fence, Settlement(failures=[retry(one)]))
     clock.advance(timedelta(seconds=30))
-    await store.settle(fence, Settlement(troubles=[retry(one)]))
+    await store.settle(fence, Settlement(failures=[retry(one)]))
     (after,) = await store.find(Selection(ids=[one.id]), limit=1)
     assert after.available_at == clock.now() + timedelta(seconds=30)
     assert len(await store.journal()) == 2
@@ -287,16 +285,16 @@ async def test_the_same_trouble_on_the_next_attempt_is_news(store: SqliteStore, 
 
 async def test_an_error_that_is_no_text_is_recorded_all_the_same(store: SqliteStore, path: Path) -> None:
     (one,) = await put(store, path, message())
-    await store.settle(await own(store), Settlement(troubles=[retry(one, error="bad byte \udcff")]))
+    await store.settle(await own(store), Settlement(failures=[retry(one, error="bad byte \udcff")]))
     (after,) = await store.find(Selection(ids=[one.id]), limit=1)
     assert after.last_error == "bad byte ?"
 
 
 async def test_nothing_ends_outside_the_lanes_that_were_proved(store: SqliteStore, path: Path) -> None:
     near, far = await put(store, path, message(key="a"), message(key="b"))
-    fence = (await own(store)).narrowed([near.partition])
-    troubles = [Trouble(message_id=one.id, state=State.FAILED) for one in (near, far)]
-    await store.settle(fence, Settlement(troubles=troubles))
+    fence = (await own(store)).narrow([near.partition])
+    failures = [FailedOutcome(message_id=one.id, state=State.FAILED) for one in (near, far)]
+    await store.settle(fence, Settlement(failures=failures))
     assert [one.state for one in await store.find(Selection(), limit=2)] == [State.FAILED, State.PENDING]
     assert [line.message_id for line in await store.journal()] == [near.message_id]
 
@@ -304,7 +302,7 @@ async def test_nothing_ends_outside_the_lanes_that_were_proved(store: SqliteStor
 async def test_where_nothing_is_kept_the_journal_goes_too(store: SqliteStore, path: Path) -> None:
     one, other = await put(store, path, message(), message())
     fence = await own(store)
-    await store.settle(fence, Settlement(troubles=[retry(one), retry(other)]))
+    await store.settle(fence, Settlement(failures=[retry(one), retry(other)]))
     async with opened(SqliteStore(path, keep="off")) as forgetful:
         await forgetful.settle(fence, Settlement(delivered=[one.id]))
         assert await forgetful.find(Selection(ids=[one.id]), limit=1) == []
@@ -346,15 +344,15 @@ async def test_failures_are_counted_among_any_number_of_deliveries(store: Sqlite
     messages = await put(store, path, *(message() for _ in range(30)))
     fence = await own(store)
     await store.settle(fence, Settlement(delivered=[one.id for one in messages[:-1]]))
-    await store.settle(fence, Settlement(troubles=[Trouble(message_id=messages[-1].id, state=State.FAILED)]))
+    await store.settle(fence, Settlement(failures=[FailedOutcome(message_id=messages[-1].id, state=State.FAILED)]))
     counts = {count.state: count.count for count in await store.counts(limit=10)}
     assert counts == {State.DELIVERED: 10, State.FAILED: 1}
 
 
 async def test_what_was_tried_before_is_found_wherever_it_waits(store: SqliteStore, path: Path) -> None:
     retrying, deferred, parked, held, fresh = await put(store, path, *(message() for _ in range(5)))
-    troubles = [
-        Trouble(message_id=one.id, state=State.PENDING, waits=waits, attempts=attempts)
+    failures = [
+        FailedOutcome(message_id=one.id, state=State.PENDING, waits=waits, attempts=attempts)
         for one, waits, attempts in (
             (retrying, Waits.RETRY, 3),
             (deferred, Waits.DEFERRED, 3),
@@ -363,7 +361,7 @@ async def test_what_was_tried_before_is_found_wherever_it_waits(store: SqliteSto
             (fresh, Waits.RETRY, 2),
         )
     ]
-    await store.settle(await own(store), Settlement(troubles=troubles))
+    await store.settle(await own(store), Settlement(failures=failures))
     found = await store.find(Selection(states=[State.PENDING], min_attempts=3), limit=10)
     assert [one.id for one in found] == [retrying.id, deferred.id, parked.id]
     found = await store.find(Selection(min_attempts=3), limit=10)
@@ -374,9 +372,9 @@ async def test_the_view_says_what_the_store_says(store: SqliteStore, path: Path)
     parked, delivered, failed, discarded, held, sending, _ = await put(store, path, *(message() for _ in range(7)))
     fence = await own(store)
     await store.claim(fence, Claim(1, [sending.id]), park=[one.id for one in (parked, delivered, failed, discarded)])
-    ended = Trouble(message_id=failed.id, state=State.FAILED)
-    stopped = Trouble(message_id=held.id, state=State.PENDING, waits=Waits.HELD)
-    await store.settle(fence, Settlement(delivered=[delivered.id], troubles=[ended, stopped]))
+    ended = FailedOutcome(message_id=failed.id, state=State.FAILED)
+    stopped = FailedOutcome(message_id=held.id, state=State.PENDING, waits=Waits.HELD)
+    await store.settle(fence, Settlement(delivered=[delivered.id], failures=[ended, stopped]))
     await store.discard(Selection(ids=[discarded.id]), by="me", reason="why", limit=1)
     with connected(path) as connection:
         seen = connection.execute("select id, state, available_at from pillarbox_messages order by id").fetchall()
@@ -388,7 +386,7 @@ async def test_the_view_says_what_the_store_says(store: SqliteStore, path: Path)
 
 async def test_letter_case_is_ignored_in_every_alphabet(store: SqliteStore, path: Path) -> None:
     (one,) = await put(store, path, message())
-    await store.settle(await own(store), Settlement(troubles=[retry(one, error="ÜBERLAST in ΑΘΉΝΑ")]))
+    await store.settle(await own(store), Settlement(failures=[retry(one, error="ÜBERLAST in ΑΘΉΝΑ")]))
     assert len(await store.find(Selection(error="überlast in αθήνα"), limit=1)) == 1
     assert await store.find(Selection(error="anders"), limit=1) == []
 
@@ -533,7 +531,7 @@ async def test_a_full_disk_is_unavailable_and_changes_nothing(path: Path, clock:
 
 async def _limit_pages(store: SqliteStore, pages: int) -> None:
     """As a full disk does: SQLite takes no more pages than this, or than there are."""
-    await store._database.reading(lambda tx: tx._connection.execute(f"pragma max_page_count = {pages}").fetchone())
+    await store._database.read(lambda tx: tx._connection.execute(f"pragma max_page_count = {pages}").fetchone())
 
 
 @pytest.mark.parametrize(
@@ -552,7 +550,7 @@ async def test_tables_that_do_not_fit_are_refused(path: Path, change: str, error
 
 
 async def test_older_tables_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.stores.sqlite.store.latest_version", lambda store: 2)
+    monkeypatch.setattr("pillarbox.stores.sync_sql.store.latest_version", lambda store: 2)
     assert type(await refused(SqliteStore(path))) is SchemaOutdated
 
 
@@ -579,7 +577,7 @@ async def test_readers_and_the_writer_do_not_wait_for_each_other(store: SqliteSt
     with connected(path) as other:
         assert other.execute("pragma journal_mode").fetchone() == ("wal",)
         other.execute("begin immediate")
-        Sqlite3Writer(other).insert(Insert(names=Names(), messages=[message()]))
+        SqliteWriter(other).insert(Insert(names=Names(), messages=[message()]))
         assert (await store.read("orders", partitions=EVERY_LANE, cursor=None, limit=10)).messages == []
         other.execute("commit")
     with connected(path) as other:
@@ -614,7 +612,7 @@ async def test_only_what_costs_no_more_than_a_repeat_does_not_wait_for_the_disk(
         await store.renew(fence.relay_id, lease=LEASE, reachable=[])
         assert levels == [1, 1, 1]
         levels.clear()
-        await store.settle(fence, Settlement(troubles=[Trouble(message_id=2, state=State.FAILED)]))
+        await store.settle(fence, Settlement(failures=[FailedOutcome(message_id=2, state=State.FAILED)]))
         await store.redrive(Selection(ids=[2]), by="me", limit=1)
         await store.leave(fence.relay_id)
         assert levels == [durable, durable, durable]
@@ -690,10 +688,10 @@ def _held(path: Path) -> bool:
 
 async def test_a_failing_transaction_is_undone(store: SqliteStore, path: Path) -> None:
     def work(tx: object) -> None:
-        tx.run("pause", {"destination": "orders", "by": "me", "reason": "why"})  # type: ignore[attr-defined]
+        tx.execute("pause", {"destination": "orders", "by": "me", "reason": "why"})  # type: ignore[attr-defined]
         raise RuntimeError("after a write")
 
     with pytest.raises(RuntimeError, match="after a write"):
-        await store._database.writing(work)
+        await store._database.write(work)
     assert await store.pauses() == []
     await store.pause("orders", by="me", reason="why")

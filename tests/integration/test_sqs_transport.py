@@ -12,17 +12,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pillarbox.brokers.aws import SqsTransport
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.transport import Inspector, Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Finding, Inspector, Outcome, Severity
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
-from pillarbox.transports.aws import SqsTransport
-from pillarbox.transports.opening import transport_from_url
-from tests.aws_gateway import Gateway, No
-from tests.aws_reader import REGION, AwsReader, policy
-from tests.certificates import Authority
-from tests.moto_server import private_moto
+from tests.support.aws_gateway import Gateway, No
+from tests.support.aws_reader import REGION, AwsReader, policy
+from tests.support.certificates import Authority
+from tests.support.moto_server import private_moto
 
 CANARY = "canary-0123456789"
 DELIVERED = Outcome(delivered=True)

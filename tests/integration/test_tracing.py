@@ -11,19 +11,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from pillarbox import Outbox
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver, MemoryTransport
 from pillarbox.consumer import Consumer
-from pillarbox.consumer.listening import TracingConsumerTelemetry
+from pillarbox.contracts.store import FailedOutcome, Selection
 from pillarbox.events import Types
 from pillarbox.message import Message, State
-from pillarbox.protocols import Selection, Trouble
-from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
+from pillarbox.operations.opentelemetry import OpenTelemetry, TracingConsumerTelemetry, publishing_span
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.stores.memory import MemoryStore, MemoryTransaction
-from pillarbox.telemetry.opentelemetry import OpenTelemetry, publishing_span
 from pillarbox.testing.samples import sample
-from pillarbox.transports.memory import MemoryTransport
-from tests.consumer.scene import QUICK, until
+from tests.support.consumer.scene import QUICK, until
 
 TYPES = Types()
 
@@ -100,8 +98,8 @@ async def test_a_chain_is_one_trace_and_each_step_knows_its_parent() -> None:
 
 def test_a_failed_attempt_is_an_error() -> None:
     tracing = Tracing()
-    trouble = Trouble(message_id=1, state=State.FAILED, attempts=3, error="422 Unprocessable")
-    OpenTelemetry(provider=tracing.provider).troubled("billing", sample(), trouble)
+    trouble = FailedOutcome(message_id=1, state=State.FAILED, attempts=3, error="422 Unprocessable")
+    OpenTelemetry(provider=tracing.provider).on_failed("billing", sample(), trouble)
     span = tracing.spans()["deliver billing"]
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "422 Unprocessable")
     assert span.attributes is not None

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from pillarbox.names import Names
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.urls import store_url
-from tests.cli.program import environment
+from pillarbox.message import Names
+from pillarbox.stores.factory import open_schema
+from pillarbox.stores.urls import parse_store_url
+from tests.support.cli.program import environment
 
 PATIENCE: Final = 90.0
 ROOT: Final = Path(__file__).parents[2]
@@ -25,14 +25,14 @@ ROOT: Final = Path(__file__).parents[2]
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
     for name in ("shop", "billing"):
-        await schema_at(store_url(f"sqlite:///{tmp_path / name}.db"), names=Names()).install()
+        await open_schema(parse_store_url(f"sqlite:///{tmp_path / name}.db"), names=Names()).install()
     return tmp_path
 
 
 @asynccontextmanager
 async def part(name: str, folder: Path, *rest: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.tracing_part", name, str(folder), *rest,
+        sys.executable, "-m", "tests.support.tracing_part", name, str(folder), *rest,
         cwd=ROOT, env=environment({}), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

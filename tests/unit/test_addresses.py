@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.transports.addresses import refusal
+from pillarbox.brokers.http.addresses import describe_if_forbidden
 
 PUBLIC = ["1.1.1.1", "93.184.215.14", "172.15.255.255", "172.32.0.1", "100.63.255.255", "100.128.0.1",
           "223.255.255.255", "2606:4700::1111", "2a00:1450:4001::200e", "2001:200::1", "2003::1",
@@ -32,20 +32,20 @@ NEVER = [
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_allowed(address: str) -> None:
-    assert refusal(address) is None
-    assert refusal(address, allow_private=True) is None
+    assert describe_if_forbidden(address) is None
+    assert describe_if_forbidden(address, allow_private=True) is None
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses_are_allowed_only_when_asked_for(address: str) -> None:
-    assert refusal(address) is not None
-    assert refusal(address, allow_private=True) is None
+    assert describe_if_forbidden(address) is not None
+    assert describe_if_forbidden(address, allow_private=True) is None
 
 
 @pytest.mark.parametrize("address", NEVER)
 def test_other_addresses_are_never_allowed(address: str) -> None:
-    assert refusal(address) is not None
-    assert refusal(address, allow_private=True) is not None
+    assert describe_if_forbidden(address) is not None
+    assert describe_if_forbidden(address, allow_private=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -53,30 +53,32 @@ def test_other_addresses_are_never_allowed(address: str) -> None:
     [("127.0.0.1", "a loopback address"), ("169.254.169.254", "a link-local address"), ("2002::1", "a 6to4 tunnel")],
 )
 def test_a_refusal_says_what_the_address_is(address: str, what: str) -> None:
-    assert refusal(address) == what
+    assert describe_if_forbidden(address) == what
 
 
 @given(st.ip_addresses(v=4))
 def test_what_the_standard_library_calls_not_global_is_never_allowed(address: IPv4Address) -> None:
     if not address.is_global:
-        assert refusal(address) is not None
+        assert describe_if_forbidden(address) is not None
 
 
 @given(st.ip_addresses(v=6))
 def test_what_the_standard_library_calls_not_global_is_never_allowed_in_ipv6(address: IPv6Address) -> None:
     if not address.is_global:
-        assert refusal(address) is not None
+        assert describe_if_forbidden(address) is not None
 
 
 @given(st.ip_addresses(v=4), st.booleans())
 def test_an_address_in_disguise_is_not_more_welcome(address: IPv4Address, allow_private: bool) -> None:
     mapped = IPv6Address(f"::ffff:{address}")
     translated = IPv6Address(f"64:ff9b::{address}")
-    plain = refusal(address, allow_private=allow_private)
-    assert refusal(mapped, allow_private=allow_private) == plain
-    assert refusal(translated) is not None
-    assert (refusal(translated, allow_private=True) is None) == (refusal(address, allow_private=True) is None)
+    plain = describe_if_forbidden(address, allow_private=allow_private)
+    assert describe_if_forbidden(mapped, allow_private=allow_private) == plain
+    assert describe_if_forbidden(translated) is not None
+    assert (describe_if_forbidden(translated, allow_private=True) is None) == (
+        describe_if_forbidden(address, allow_private=True) is None
+    )
     for tunnel in (0x2002 << 112 | int(address) << 80, 0x20010000 << 96 | int(address), int(address)):
-        assert refusal(IPv6Address(tunnel)) is not None
+        assert describe_if_forbidden(IPv6Address(tunnel)) is not None
         if tunnel != 1:  # ::1, which is loopback and no disguise
-            assert refusal(IPv6Address(tunnel), allow_private=True) is not None
+            assert describe_if_forbidden(IPv6Address(tunnel), allow_private=True) is not None

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from pillarbox.brokers.aws import SnsTransport, SqsTransport
+from pillarbox.brokers.factory import transport_from_url
 from pillarbox.errors import ConfigError
-from pillarbox.transports.aws import SnsTransport, SqsTransport
-from pillarbox.transports.opening import transport_from_url
 
 CANARY = "canary-0123456789"
 
@@ -94,7 +94,7 @@ def test_a_missing_driver_names_its_command() -> None:
     program = (
         "import sys; sys.modules['aiobotocore'] = None\n"
         "from pillarbox.errors import MissingExtra\n"
-        "from pillarbox.transports.opening import transport_from_url\n"
+        "from pillarbox.brokers.factory import transport_from_url\n"
         "try: transport_from_url('sqs://eu-central-1')\n"
         "except MissingExtra as error: print(error)\n"
     )

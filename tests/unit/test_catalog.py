@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pillarbox.stores.catalog import differences, squeezed
+from pillarbox.stores.catalog import compare_catalogs, normalize_sql
 
 EXPECTED = {
     "table box": "table",
@@ -15,7 +15,7 @@ EXPECTED = {
 
 
 def told(found: dict[str, str]) -> list[str]:
-    return [str(difference) for difference in differences(expected=EXPECTED, found=found)]
+    return [str(difference) for difference in compare_catalogs(expected=EXPECTED, found=found)]
 
 
 def without(*items: str) -> dict[str, str]:
@@ -50,6 +50,6 @@ def test_columns_in_another_order_are_a_difference_and_a_missing_one_is_not_told
 
 
 def test_how_sql_was_written_makes_no_difference_but_its_texts_do() -> None:
-    assert squeezed('CREATE  INDEX "I" on\n t(a)  -- why\n') == squeezed("create index i ON t ( a )")
-    assert squeezed("x = 'A  b'") != squeezed("x = 'a b'")
-    assert squeezed("x = '--a'") == "x = '--a'"
+    assert normalize_sql('CREATE  INDEX "I" on\n t(a)  -- why\n') == normalize_sql("create index i ON t ( a )")
+    assert normalize_sql("x = 'A  b'") != normalize_sql("x = 'a b'")
+    assert normalize_sql("x = '--a'") == "x = '--a'"

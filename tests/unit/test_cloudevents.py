@@ -27,16 +27,15 @@ from pillarbox.cloudevents import (
     Binding,
     CloudEvent,
     from_binary,
+    from_message,
     from_structured,
-    of,
     read,
     to_binary,
     to_structured,
 )
 from pillarbox.context import current, handling
 from pillarbox.errors import DecodeError
-from pillarbox.limits import MAX_TEXT
-from pillarbox.message import Kind, Message
+from pillarbox.message import MAX_TEXT, Kind, Message
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BINDINGS = [HTTP, KAFKA, AMQP, MQTT]
@@ -113,7 +112,7 @@ def test_binary_mode_brings_a_message_over_unchanged(binding: Binding, message: 
     headers, body = to_binary(message, binding=binding)
     assert body is message.payload
     event = from_binary(headers, body, binding=binding)
-    assert event == of(message)
+    assert event == from_message(message)
     assert read(headers, body, binding=binding) == event
     assert to_binary(event, binding=binding) == (headers, body)
 
@@ -134,7 +133,7 @@ def test_structured_mode_brings_a_message_over_unchanged(message: Message) -> No
     document = to_structured(message)
     json.loads(document)
     event = from_structured(document)
-    assert event == of(message)
+    assert event == from_message(message)
     assert read({"Content-Type": f"{STRUCTURED}; charset=utf-8"}, document, binding=HTTP) == event
     assert to_structured(event) == document
 

@@ -18,10 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.cloudevents import CloudEvent
-from pillarbox.codec import JSON, decode, encode, encode_dict, is_json
 from pillarbox.errors import DecodeError, PayloadNotSerializable
-from pillarbox.events import Types
-from tests.unit.order_types import AttrsOrder, Colour, DataLine, DataOrder, ModelLine, ModelOrder, StructOrder, orders
+from pillarbox.events import JSON, Types, decode, encode, encode_dict, is_json
+from tests.support.order_types import (
+    AttrsOrder,
+    Colour,
+    DataLine,
+    DataOrder,
+    ModelLine,
+    ModelOrder,
+    StructOrder,
+    orders,
+)
 
 TYPES = Types()
 for number, cls in enumerate((DataOrder, AttrsOrder, StructOrder, ModelOrder)):
@@ -42,7 +50,7 @@ def received(name: str, payload: bytes, content_type: str = JSON) -> CloudEvent:
 
 @given(order=st.one_of(*(orders(cls) for cls in (DataOrder, AttrsOrder, StructOrder, ModelOrder))))
 def test_what_is_encoded_comes_back_equal(order: Any) -> None:
-    name = TYPES.of(type(order)).name
+    name = TYPES.get_by_class(type(order)).name
     payload = encode(order, name)
     json.loads(payload)
     back = decode(received(name, payload), types=TYPES)
@@ -273,7 +281,7 @@ def test_a_dict_comes_back_as_plain_data(payload: dict[str, Any]) -> None:
 @pytest.mark.parametrize("cls", [DataOrder, AttrsOrder, StructOrder, ModelOrder])
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff", b'{"order_id": 5}', b"[" * 5_000])
 def test_what_is_malformed_or_of_the_wrong_type_is_a_decode_error(cls: type, payload: bytes) -> None:
-    name = TYPES.of(cls).name
+    name = TYPES.get_by_class(cls).name
     with pytest.raises(DecodeError, match=rf"A message of type {name} is not a {cls.__name__}: \S"):
         decode(received(name, payload), types=TYPES)
 

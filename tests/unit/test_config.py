@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
-from pillarbox.cli.effective import effective
-from pillarbox.cli.toml import toml_text
-from pillarbox.config import Config, Origin
-from pillarbox.config.environment import variable_of
-from pillarbox.config.origins import Path, key_text
+from pillarbox.cli.config import format_toml, list_entries
+from pillarbox.config import Config, to_variable
 from pillarbox.errors import ConfigError
-from pillarbox.relay.configured import relay_section
-from tests.unit.configs import BASE, entry, load, refusal
+from pillarbox.relay.configuration import read_relay_section
+from pillarbox.settings import ConfigOrigin, KeyPath, format_key
+from tests.support.configs import BASE, entry, load, refusal
 
 HOOKS = ("destinations", "web-hooks")
 Written: TypeAlias = tuple[str, object]
@@ -25,7 +23,7 @@ NUMBERS: tuple[Written, ...] = (("20", 20), ("30", 30), ("40", 40))
 NAMES: tuple[Written, ...] = (('"a"', "a"), ("b", "b"), ("c", "c"))
 LEVELS: tuple[Written, ...] = (('"warning"', "warning"), ("error", "error"), ("debug", "debug"))
 
-VALUES: Mapping[Path, tuple[Written, ...]] = {
+VALUES: Mapping[KeyPath, tuple[Written, ...]] = {
     ("store", "url"): (('"sqlite:///a"', "sqlite:///a"), ("sqlite:///b", "sqlite:///b"), ("memory://", "memory://")),
     ("store", "schema"): NAMES,
     ("store", "prefix"): NAMES,
@@ -82,19 +80,19 @@ VALUES: Mapping[Path, tuple[Written, ...]] = {
 """Every option: as the file has it, as a variable, as a flag, each with what it comes to."""
 
 
-def variable(path: Path) -> str:
+def variable(path: KeyPath) -> str:
     if path[0] == "destinations":
         return f"PILLARBOX_DESTINATION_WEB_HOOKS_{'_'.join(path[2:]).upper()}"
-    return variable_of(path)
+    return to_variable(path)
 
 
 # --- who wins ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", VALUES, ids=key_text)
-def test_a_variable_wins_over_the_file_and_a_flag_over_both(tmp_path: FilePath, path: Path) -> None:
+@pytest.mark.parametrize("path", VALUES, ids=format_key)
+def test_a_variable_wins_over_the_file_and_a_flag_over_both(tmp_path: Path, path: KeyPath) -> None:
     (in_file, from_file), (in_variable, from_variable), (in_flag, from_flag) = VALUES[path]
-    text = f"{key_text(path)} = {in_file}\n"
+    text = f"{format_key(path)} = {in_file}\n"
     text += '[destinations.dead]\nurl = "memory:"\n' if path[0] == "destinations" else BASE
     environ = {variable(path): in_variable}
 
@@ -102,45 +100,45 @@ def test_a_variable_wins_over_the_file_and_a_flag_over_both(tmp_path: FilePath, 
     by_variable = entry(load(tmp_path, text, **environ), path)
     by_flag = entry(load(tmp_path, text, {path: in_flag}, **environ), path)
 
-    assert (by_file.value, by_file.origin) == (from_file, Origin("file", str(tmp_path / "pillarbox.toml")))
-    assert (by_variable.value, by_variable.origin) == (from_variable, Origin("environment", variable(path)))
+    assert (by_file.value, by_file.origin) == (from_file, ConfigOrigin("file", str(tmp_path / "pillarbox.toml")))
+    assert (by_variable.value, by_variable.origin) == (from_variable, ConfigOrigin("environment", variable(path)))
     assert (by_flag.value, by_flag.origin.kind) == (from_flag, "flag")
 
 
-def test_the_table_above_has_every_option(tmp_path: FilePath) -> None:
-    shown = {entry.path for entry in effective(load(tmp_path, BASE)) if entry.path[:2] != ("destinations", "dead")}
+def test_the_table_above_has_every_option(tmp_path: Path) -> None:
+    shown = {entry.path for entry in list_entries(load(tmp_path, BASE)) if entry.path[:2] != ("destinations", "dead")}
 
     assert shown - set(VALUES) == {("outbox", "routes")}
     assert set(VALUES) <= shown
 
 
-def test_everything_has_a_default(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert {entry.origin.kind for entry in effective(Config.load(environ={}))} == {"default"}
+    assert {entry.origin.kind for entry in list_entries(Config.load(environ={}))} == {"default"}
 
 
-def test_an_empty_variable_says_nothing(tmp_path: FilePath) -> None:
+def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
     assert entry(load(tmp_path, PILLARBOX_RELAY_LEASE=""), ("relay", "lease")).value == "10s"
 
 
-def test_what_is_shown_as_toml_says_the_same(tmp_path: FilePath) -> None:
+def test_what_is_shown_as_toml_says_the_same(tmp_path: Path) -> None:
     everything = "\n".join(
-        f"{key_text(path)} = {written[0][0]}" for path, written in VALUES.items() if "first" not in path
+        f"{format_key(path)} = {written[0][0]}" for path, written in VALUES.items() if "first" not in path
     )
-    everything = everything.replace(f'{key_text((*HOOKS, "retry", "longest"))} = "20s"\n', "")
+    everything = everything.replace(f'{format_key((*HOOKS, "retry", "longest"))} = "20s"\n', "")
     config = load(tmp_path, f'{everything}\n[[outbox.routes]]\nto = "dead"\n[destinations.dead]\nurl = "memory:"\n')
-    entries = effective(config)
+    entries = list_entries(config)
 
-    again = load(tmp_path, toml_text(entries))
+    again = load(tmp_path, format_toml(entries))
 
-    assert [(one.path, one.value) for one in effective(again)] == [(one.path, one.value) for one in entries]
+    assert [(one.path, one.value) for one in list_entries(again)] == [(one.path, one.value) for one in entries]
 
 
 # --- finding the file --------------------------------------------------------------------------------
 
 
-def test_the_file_is_found_here_or_where_it_was_said(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_found_here_or_where_it_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     other, third = tmp_path / "other.toml", tmp_path / "third.toml"
     assert not Config.load(environ={}).found
@@ -152,10 +150,14 @@ def test_the_file_is_found_here_or_where_it_was_said(tmp_path: FilePath, monkeyp
     named = Config.load(environ={"PILLARBOX_CONFIG": str(other)})
     given = Config.load(third, environ={"PILLARBOX_CONFIG": str(other)})
 
-    assert [relay_section(config).settings.service for config in (here, named, given)] == ["here", "other", "third"]
+    assert [read_relay_section(config).settings.service for config in (here, named, given)] == [
+        "here",
+        "other",
+        "third",
+    ]
 
 
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: FilePath) -> None:
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"[relay]\nservice = '\xe4'\n")
     for name, why in (("none.toml", "No such file"), (".", "directory"), ("latin.toml", "UTF-8")):
         with pytest.raises(ConfigError, match=why):
@@ -164,8 +166,8 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: FilePath) -> None:
     assert "line 1" in refusal(tmp_path, "[relay\n")
 
 
-def test_any_text_can_be_shown_as_toml(tmp_path: FilePath) -> None:
+def test_any_text_can_be_shown_as_toml(tmp_path: Path) -> None:
     nasty = 'a"\\\n\x1b\x7f\u2028 ü 😀'
     config = load(tmp_path, "", {("relay", "service"): nasty})
 
-    assert entry(load(tmp_path, toml_text(effective(config))), ("relay", "service")).value == nasty
+    assert entry(load(tmp_path, format_toml(list_entries(config))), ("relay", "service")).value == nasty

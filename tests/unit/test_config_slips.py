@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import pytest
 
 from pillarbox.errors import ConfigError
-from pillarbox.relay.configured import relay_section
-from tests.unit.configs import BASE, entry, load, refusal
+from pillarbox.relay.configuration import read_relay_section
+from tests.support.configs import BASE, entry, load, refusal
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from tests.unit.configs import BASE, entry, load, refusal
         ("[relay]\nretention = 3\n", "relay.retention in FILE must be a table"),
     ],
 )  # fmt: skip
-def test_an_unknown_key_is_named_with_its_file_and_the_nearest(tmp_path: FilePath, text: str, said: str) -> None:
+def test_an_unknown_key_is_named_with_its_file_and_the_nearest(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
 
 
@@ -44,13 +44,13 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest(tmp_path: FilePat
         ("PILLARBOX_DESTINATION_WEBHOOKS_BATCH", "PILLARBOX_DESTINATION_WEB_HOOKS_BATCH"),
     ],
 )
-def test_an_unknown_variable_is_named_with_the_nearest(tmp_path: FilePath, name: str, nearest: str) -> None:
+def test_an_unknown_variable_is_named_with_the_nearest(tmp_path: Path, name: str, nearest: str) -> None:
     said = refusal(tmp_path, BASE, **{name: "1s"})
 
     assert said == f"The environment variable {name} is not known: the nearest known is {nearest}."
 
 
-def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(tmp_path: FilePath) -> None:
+def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(tmp_path: Path) -> None:
     links = {
         "PILLARBOX_RELAY_SERVICE_HOST": "10.0.0.1", "PILLARBOX_RELAY_SERVICE_PORT": "80",
         "PILLARBOX_RELAY_SERVICE_PORT_HTTP": "80", "PILLARBOX_RELAY_PORT": "tcp://10.0.0.1:80",
@@ -95,11 +95,11 @@ def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(tmp_path: F
         ('[relay]\ndestinations = ["a", "a"]\n[destinations.a]\n', "named twice"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_named_with_what_was_expected(tmp_path: FilePath, text: str, said: str) -> None:
+def test_a_wrong_value_is_named_with_what_was_expected(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
 
 
-def test_a_wrong_variable_and_a_wrong_flag_go_by_their_names(tmp_path: FilePath) -> None:
+def test_a_wrong_variable_and_a_wrong_flag_go_by_their_names(tmp_path: Path) -> None:
     assert refusal(tmp_path, PILLARBOX_RELAY_MAX_LANES="many") == "PILLARBOX_RELAY_MAX_LANES must be a whole number."
     with pytest.raises(ConfigError, match="--lease must be a duration"):
-        relay_section(load(tmp_path, "", {("relay", "lease"): "soon"}))
+        read_relay_section(load(tmp_path, "", {("relay", "lease"): "soon"}))

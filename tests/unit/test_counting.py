@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pillarbox.contracts.store import Count
 from pillarbox.message import State
-from pillarbox.protocols import Count
-from pillarbox.stores.counting import added, completed, marked
+from pillarbox.stores.statistics import complete_counts, mark_truncated, merge_counts
 
 
 def count(number: int, *, topic: str | None = "orders", state: State = State.PENDING, **given: bool) -> Count:
@@ -17,43 +17,46 @@ def count(number: int, *, topic: str | None = "orders", state: State = State.PEN
 
 def test_what_was_not_looked_up_counts_without_a_topic() -> None:
     told = [count(600), count(400, topic="returns")]
-    assert completed([count(1_500, topic=None)], told, sending=[]) == [*told, count(500, topic=None)]
+    assert complete_counts([count(1_500, topic=None)], told, sending=[]) == [*told, count(500, topic=None)]
 
 
 def test_nothing_is_left_of_what_was_told_whole() -> None:
-    assert completed([count(2, topic=None)], [count(2)], sending=[]) == [count(2)]
+    assert complete_counts([count(2, topic=None)], [count(2)], sending=[]) == [count(2)]
 
 
 def test_what_is_in_hand_is_counted_there_alone() -> None:
     sending = [count(30, state=State.SENDING), count(7, state=State.SENDING, billing=False)]
-    assert completed([count(1_500, topic=None)], [count(990)], sending=sending) == [count(990), count(480, topic=None)]
+    assert complete_counts([count(1_500, topic=None)], [count(990)], sending=sending) == [
+        count(990),
+        count(480, topic=None),
+    ]
 
 
 def test_due_and_later_are_told_apart() -> None:
     totals = [count(10, topic=None), count(20, topic=None, due=False)]
     told = [count(10), count(5, due=False)]
-    assert completed(totals, told, sending=[]) == [*told, count(15, topic=None, due=False)]
+    assert complete_counts(totals, told, sending=[]) == [*told, count(15, topic=None, due=False)]
 
 
 def test_of_so_many_or_more_those_in_hand_are_among_the_more() -> None:
     total = count(100_000, topic=None, more=True)
-    told, rest = completed([total], [count(900)], sending=[count(500, state=State.SENDING)])
+    told, rest = complete_counts([total], [count(900)], sending=[count(500, state=State.SENDING)])
     assert (told.count, told.more) == (900, True)
     assert (rest.count, rest.more) == (99_100, True)
 
 
 def test_a_look_that_ended_at_its_limit_says_so_of_all_it_saw() -> None:
     counts = [count(6), count(4, topic="returns"), count(9, billing=False)]
-    assert [one.more for one in marked(counts, limit=10)] == [True, True, False]
+    assert [one.more for one in mark_truncated(counts, limit=10)] == [True, True, False]
 
 
 def test_closed_ones_are_looked_at_by_state_and_not_by_destination() -> None:
     closed = [count(6, state=State.FAILED), count(4, state=State.FAILED, billing=False), count(3, state=State.SKIPPED)]
-    assert [one.more for one in marked(closed, limit=10)] == [True, True, False]
+    assert [one.more for one in mark_truncated(closed, limit=10)] == [True, True, False]
 
 
 def test_the_same_group_from_two_places_is_one() -> None:
-    assert list(added([count(2), count(3, more=True), count(1, topic=None)])) == [
+    assert list(merge_counts([count(2), count(3, more=True), count(1, topic=None)])) == [
         count(1, topic=None),
         count(5, more=True),
     ]

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pillarbox.alerts import Thresholds
-from pillarbox.consumer.listening import PrometheusConsumerTelemetry
-from pillarbox.deploying import as_text, dashboard, rules
-from pillarbox.monitor import Status
-from pillarbox.telemetry.prometheus import PrometheusTelemetry, StatusCollector
+from pillarbox.operations.alerts import Thresholds
+from pillarbox.operations.export import build_dashboard, build_rules, to_json
+from pillarbox.operations.monitor import Status
+from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
 from pillarbox.testing.samples import sample
 from tests.unit.test_monitor import NOW, destination
 
@@ -23,8 +22,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def expressions() -> list[str]:
-    alerts = [rule["expr"] for group in rules(Thresholds())["groups"] for rule in group["rules"]]
-    return alerts + [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    alerts = [rule["expr"] for group in build_rules(Thresholds())["groups"] for rule in group["rules"]]
+    return alerts + [target["expr"] for panel in build_dashboard()["panels"] for target in panel["targets"]]
 
 
 def exposed() -> set[str]:
@@ -32,7 +31,7 @@ def exposed() -> set[str]:
     registry, status = CollectorRegistry(), StatusCollector()
     status.status = Status(at=NOW, destinations=[destination(due=1)], relays=[], stuck=[], near_failure=[])
     relay = PrometheusTelemetry()
-    relay.delivered("billing", [sample()])
+    relay.on_delivered("billing", [sample()])
     for collector in (relay, status, PrometheusConsumerTelemetry()):
         registry.register(collector)
     text = generate_latest(registry).decode()
@@ -41,10 +40,11 @@ def exposed() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "made"), [("prometheus-rules.yaml", rules(Thresholds())), ("grafana-dashboard.json", dashboard())]
+    ("name", "made"),
+    [("prometheus-rules.yaml", build_rules(Thresholds())), ("grafana-dashboard.json", build_dashboard())],
 )
 def test_the_files_are_up_to_date(name: str, made: dict[str, object]) -> None:
-    assert (DEPLOY / name).read_text() == as_text(made), "run `make deploy`"
+    assert (DEPLOY / name).read_text() == to_json(made), "run `make deploy`"
 
 
 def test_every_metric_that_is_asked_for_is_there() -> None:
@@ -54,7 +54,7 @@ def test_every_metric_that_is_asked_for_is_there() -> None:
 
 
 def test_thresholds_are_those_of_check() -> None:
-    text = json.dumps(rules(Thresholds(failed=7, backlog_critical=70_000)))
+    text = json.dumps(build_rules(Thresholds(failed=7, backlog_critical=70_000)))
     assert "outbox_failed_count > 7" in text
     assert "outbox_unsent_count > 70000" in text
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.durations import FOREVER, duration, duration_text
+from pillarbox.durations import FOREVER, format_duration, parse_duration
 from pillarbox.errors import ConfigError
 
 UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1),
@@ -20,14 +20,14 @@ YEARS = 200 * 365 * 86_400_000
 def test_what_is_written_is_read_back(milliseconds: int) -> None:
     length = timedelta(milliseconds=milliseconds)
 
-    assert duration(duration_text(length)) == length
+    assert parse_duration(format_duration(length)) == length
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(sorted(UNITS))), min_size=1, max_size=5))
 def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
     text = "".join(f"{count}{unit}" for count, unit in parts)
 
-    assert duration(text) == sum((count * UNITS[unit] for count, unit in parts), timedelta(0))
+    assert parse_duration(text) == sum((count * UNITS[unit] for count, unit in parts), timedelta(0))
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
     ],
 )
 def test_ways_to_write_one(text: str, length: timedelta) -> None:
-    assert duration(text) == length
+    assert parse_duration(text) == length
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "-1s", "1 s", "1s 2m", "1.s", ".5s", "1x", "1ss", "1s,", "never"])
 def test_what_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match="30s"):
-        duration(text)
+        parse_duration(text)
 
 
 def test_the_shortest_way_is_written() -> None:
-    assert duration_text(timedelta(minutes=90)) == "1h30m"
-    assert duration_text(timedelta(0)) == "0"
-    assert duration_text(FOREVER) == "forever"
+    assert format_duration(timedelta(minutes=90)) == "1h30m"
+    assert format_duration(timedelta(0)) == "0"
+    assert format_duration(FOREVER) == "forever"

@@ -15,23 +15,23 @@ import pillarbox
 from pillarbox.errors import ConfigError, DuplicateType, UnknownType
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.message import Kind
-from tests.unit.order_types import AttrsOrder, DataOrder, ModelOrder, StructOrder
+from tests.support.order_types import AttrsOrder, DataOrder, ModelOrder, StructOrder
 
 
 @pytest.mark.parametrize("cls", [DataOrder, AttrsOrder, StructOrder, ModelOrder])
 def test_each_kind_of_class_can_be_registered(cls: type) -> None:
     types = Types()
     assert types.event("orders.placed", topic="orders", key="order_id")(cls) is cls
-    found = types.of(cls)
+    found = types.get_by_class(cls)
     assert (found.name, found.kind, found.topic, found.cls) == ("orders.placed", Kind.EVENT, "orders", cls)
-    assert types.named("orders.placed") is found
+    assert types.find_by_name("orders.placed") is found
     assert list(types) == [found]
 
 
 def test_the_topic_is_the_name_unless_given() -> None:
     types = Types()
     types.command("orders.pay")(StructOrder)
-    assert (types.of(StructOrder).topic, types.of(StructOrder).kind) == ("orders.pay", Kind.COMMAND)
+    assert (types.get_by_class(StructOrder).topic, types.get_by_class(StructOrder).kind) == ("orders.pay", Kind.COMMAND)
 
 
 @pytest.mark.parametrize("option", ["key", "subject", "event_time"])
@@ -59,7 +59,7 @@ def test_names_must_be_usable(bad: Any) -> None:
 def test_usual_names_are_usable(good: str) -> None:
     types = Types()
     types.event(good)(StructOrder)
-    assert types.named(good) is not None
+    assert types.find_by_name(good) is not None
 
 
 @pytest.mark.parametrize("bad", ["", "bell\a", "x" * 256, 5])
@@ -73,9 +73,9 @@ def test_a_name_belongs_to_one_class() -> None:
     types.event("orders.placed")(DataOrder)
     with pytest.raises(DuplicateType, match=r"'orders.placed' belongs to .*\.DataOrder and cannot also name .*\.Attrs"):
         types.event("orders.placed")(AttrsOrder)
-    assert types.of(DataOrder).name == "orders.placed"
+    assert types.get_by_class(DataOrder).name == "orders.placed"
     with pytest.raises(UnknownType):
-        types.of(AttrsOrder)
+        types.get_by_class(AttrsOrder)
 
 
 def test_a_class_has_one_name() -> None:
@@ -97,14 +97,14 @@ def test_a_reloaded_module_registers_its_classes_again() -> None:
     old, new = module(), module()
     types.event("orders.placed", topic="old")(old)
     types.event("orders.placed", topic="new")(new)
-    assert types.named("orders.placed") is types.of(new)
-    assert types.of(new).topic == "new"
-    assert types.of(old).cls is old
+    assert types.find_by_name("orders.placed") is types.get_by_class(new)
+    assert types.get_by_class(new).topic == "new"
+    assert types.get_by_class(old).cls is old
 
 
 def test_an_unregistered_class_gets_advice() -> None:
     with pytest.raises(UnknownType, match=r"DataOrder is not registered: decorate it with @event\(\"a.name\"\)"):
-        Types().of(DataOrder)
+        Types().get_by_class(DataOrder)
 
 
 def test_a_subclass_is_a_type_of_its_own() -> None:
@@ -119,11 +119,11 @@ def test_a_subclass_is_a_type_of_its_own() -> None:
     types = Types()
     types.event("base")(Base)
     with pytest.raises(UnknownType, match="Derived is not registered"):
-        types.of(Derived)
+        types.get_by_class(Derived)
 
 
 def test_other_classes_are_refused_with_advice() -> None:
-    class Plain:
+    class FallbackIdentity:
         order_id: int
 
     @pydantic.dataclasses.dataclass
@@ -134,11 +134,11 @@ def test_other_classes_are_refused_with_advice() -> None:
     class Private:
         _order_id: int
 
-    for cls, reason in ((Plain, "not a dataclass"), (Half, "pydantic dataclass"), (Private, "underscore")):
+    for cls, reason in ((FallbackIdentity, "not a dataclass"), (Half, "pydantic dataclass"), (Private, "underscore")):
         with pytest.raises(ConfigError, match=reason):
             Types().event("orders.placed")(cls)
     with pytest.raises(ConfigError, match="must be a class"):
-        Types().event("orders.placed")(Plain())  # type: ignore[type-var]
+        Types().event("orders.placed")(FallbackIdentity())  # type: ignore[type-var]
 
 
 def test_the_decorator_stands_above_the_one_that_makes_the_class() -> None:
@@ -154,8 +154,8 @@ def test_registries_do_not_know_each_other() -> None:
     one, other = Types(), Types()
     one.event("orders.placed")(DataOrder)
     other.command("orders.placed")(AttrsOrder)
-    assert one.of(DataOrder).kind is Kind.EVENT
-    assert other.of(AttrsOrder).kind is Kind.COMMAND
+    assert one.get_by_class(DataOrder).kind is Kind.EVENT
+    assert other.get_by_class(AttrsOrder).kind is Kind.COMMAND
 
 
 def test_the_module_level_decorators_fill_the_default_registry() -> None:
@@ -167,12 +167,12 @@ def test_the_module_level_decorators_fill_the_default_registry() -> None:
     class Pay(msgspec.Struct):
         order_id: UUID
 
-    assert DEFAULT_TYPES.of(Placed).kind is Kind.EVENT
-    assert DEFAULT_TYPES.of(Pay).kind is Kind.COMMAND
+    assert DEFAULT_TYPES.get_by_class(Placed).kind is Kind.EVENT
+    assert DEFAULT_TYPES.get_by_class(Pay).kind is Kind.COMMAND
 
 
 def test_the_key_may_be_a_function() -> None:
     types = Types()
     types.event("orders.placed", key=lambda order: f"{order.line.sku}!")(StructOrder)
-    getter = types.of(StructOrder).key
+    getter = types.get_by_class(StructOrder).key
     assert getter is not None

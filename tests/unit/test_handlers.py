@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from pillarbox.brokers.handlers import Handlers, HandlersTransport
 from pillarbox.context import current
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import ConfigError, MessageRejected, TransportUnavailable, UnknownType
 from pillarbox.events import Types
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
 from pillarbox.testing.samples import sample
-from pillarbox.transports.handlers import Handlers, HandlersTransport
 
 types = Types()
 

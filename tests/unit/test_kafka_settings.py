@@ -8,26 +8,26 @@ from datetime import timedelta
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport, kafka_settings
+from pillarbox.brokers.kafka.settings import build_connection_config, build_producer_config, read_secrets
+from pillarbox.brokers.settings import parse_transport_url
 from pillarbox.errors import ConfigError
-from pillarbox.transports.kafka import KafkaSettings, KafkaTransport, kafka_settings
-from pillarbox.transports.kafka.client_settings import client_secrets, connection_config, producer_config
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.secret import Secret
-from pillarbox.transports.urls import transport_url
+from pillarbox.redaction import Secret
 
 URL = "kafka://broker.example"
 CANARY = "canary-4711"
 
 
 def settings(query: str = "", *, host: str = "broker.example") -> KafkaSettings:
-    return kafka_settings(transport_url(f"kafka://{host}{query}", options={}))
+    return kafka_settings(parse_transport_url(f"kafka://{host}{query}", options={}))
 
 
 # --- what keeps messages safe ---
 
 
 def test_the_client_is_told_to_be_safe() -> None:
-    config = producer_config(KafkaSettings(url=URL))
+    config = build_producer_config(KafkaSettings(url=URL))
     assert config["enable.idempotence"] is True
     assert config["acks"] == "all"
     assert config["partitioner"] == "murmur2_random"
@@ -35,12 +35,12 @@ def test_the_client_is_told_to_be_safe() -> None:
 
 
 def test_asking_never_creates_a_topic() -> None:
-    assert connection_config(KafkaSettings(url=URL))["allow.auto.create.topics"] is False
+    assert build_connection_config(KafkaSettings(url=URL))["allow.auto.create.topics"] is False
 
 
 @pytest.mark.parametrize(("timeout", "message"), [("10s", 9_000), ("30s", 29_000), ("1s", 500), ("500ms", 250)])
 def test_the_client_gives_a_message_up_before_we_do(timeout: str, message: int) -> None:
-    config = producer_config(settings(f"?timeout={timeout}"))
+    config = build_producer_config(settings(f"?timeout={timeout}"))
     assert config["message.timeout.ms"] == message
     assert int(config["socket.timeout.ms"]) < message
 
@@ -81,7 +81,7 @@ def test_what_runs_code_cannot_be_set(name: str) -> None:
 
 
 def test_other_settings_of_the_client_pass_through() -> None:
-    config = producer_config(settings("?client.linger.ms=5&client.client.id=shop"))
+    config = build_producer_config(settings("?client.linger.ms=5&client.client.id=shop"))
     assert (config["linger.ms"], config["client.id"]) == ("5", "shop")
 
 
@@ -89,7 +89,7 @@ def test_other_settings_of_the_client_pass_through() -> None:
 
 
 def test_several_servers_are_written_with_commas() -> None:
-    config = connection_config(settings(host="one.example,two.example:9093,[::1]"))
+    config = build_connection_config(settings(host="one.example,two.example:9093,[::1]"))
     assert config["bootstrap.servers"] == "one.example:9092,two.example:9093,[::1]:9092"
 
 
@@ -104,22 +104,22 @@ def test_several_servers_are_written_with_commas() -> None:
     ],
 )
 def test_the_protocol_follows_from_the_options(query: str, protocol: str) -> None:
-    assert connection_config(settings(query))["security.protocol"] == protocol
+    assert build_connection_config(settings(query))["security.protocol"] == protocol
 
 
 def test_a_login_is_shown_by_scram_unless_told_otherwise() -> None:
-    config = connection_config(settings(host="shop:secret@broker.example"))
+    config = build_connection_config(settings(host="shop:secret@broker.example"))
     assert config["sasl.mechanism"] == "SCRAM-SHA-512"
     assert (config["sasl.username"], config["sasl.password"]) == ("shop", "secret")
-    assert connection_config(settings("?user=a&password=b&sasl=PLAIN&tls=true"))["sasl.mechanism"] == "PLAIN"
+    assert build_connection_config(settings("?user=a&password=b&sasl=PLAIN&tls=true"))["sasl.mechanism"] == "PLAIN"
 
 
 def test_certificates_are_checked_unless_told_otherwise() -> None:
-    checked = connection_config(settings("?tls=true&ca=/ca.pem&client_certificate=/client.pem"))
+    checked = build_connection_config(settings("?tls=true&ca=/ca.pem&client_certificate=/client.pem"))
     assert checked["enable.ssl.certificate.verification"] is True
     assert checked["ssl.endpoint.identification.algorithm"] == "https"
     assert (checked["ssl.ca.location"], checked["ssl.key.location"]) == ("/ca.pem", "/client.pem")
-    unchecked = connection_config(settings("?tls=true&verify=false&insecure=true"))
+    unchecked = build_connection_config(settings("?tls=true&verify=false&insecure=true"))
     assert unchecked["enable.ssl.certificate.verification"] is False
 
 
@@ -174,7 +174,7 @@ def test_secrets_are_shown_nowhere() -> None:
     )
     transport = KafkaTransport(given)
     assert CANARY not in f"{given!r} {transport!r} {given.login(given.endpoint)!r}"
-    assert client_secrets(given) == [CANARY, CANARY, CANARY]
+    assert read_secrets(given) == [CANARY, CANARY, CANARY]
 
 
 @pytest.mark.parametrize(
@@ -188,22 +188,22 @@ def test_errors_keep_secrets_to_themselves(query: str) -> None:
 
 def test_secrets_come_from_elsewhere() -> None:
     given = settings("?user=shop&password=env:KAFKA_PASSWORD&client.ssl.key.password=env:KEY_PASSWORD")
-    config = producer_config(given, environ={"KAFKA_PASSWORD": "one", "KEY_PASSWORD": "two"})
+    config = build_producer_config(given, environ={"KAFKA_PASSWORD": "one", "KEY_PASSWORD": "two"})
     assert (config["sasl.password"], config["ssl.key.password"]) == ("one", "two")
     with pytest.raises(ConfigError, match=r"client\.ssl\.key\.password .* KEY_PASSWORD, which is not set"):
-        producer_config(given, environ={"KAFKA_PASSWORD": "one"})
+        build_producer_config(given, environ={"KAFKA_PASSWORD": "one"})
 
 
 def test_the_features_say_what_is_promised() -> None:
     features = KafkaTransport(KafkaSettings(url=URL, max_message_bytes=5_000, timeout=timedelta(seconds=1))).features
-    assert (features.name, features.max_payload, features.ordered_window) == ("kafka", 5_000, False)
+    assert (features.name, features.max_payload) == ("kafka", 5_000)
 
 
 def test_a_missing_driver_names_its_pip_command() -> None:
     program = (
         "import sys; sys.modules['confluent_kafka'] = None\n"
         "from pillarbox.errors import MissingExtra\n"
-        "from pillarbox.transports.opening import transport_from_url\n"
+        "from pillarbox.brokers.factory import transport_from_url\n"
         "try: transport_from_url('kafka://broker.example')\n"
         "except MissingExtra as error: print(error)\n"
     )

@@ -12,10 +12,10 @@ import pytest
 
 from pillarbox import Outbox, State
 from pillarbox.events import Types
-from pillarbox.names import Names
-from pillarbox.stores.schema import schema_at
+from pillarbox.message import Names
+from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite.store import SqliteStore
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.kit import OutboxKit
 from pillarbox.testing.plugin import outbox_kit  # noqa: F401 - a fixture
 
@@ -110,7 +110,7 @@ def test_a_real_store_is_read(tmp_path: Path) -> None:
     import asyncio
 
     file = tmp_path / "shop.db"
-    asyncio.run(schema_at(store_url(f"sqlite:///{file}"), names=Names()).install())
+    asyncio.run(open_schema(parse_store_url(f"sqlite:///{file}"), names=Names()).install())
     kit = OutboxKit(store=SqliteStore(file), types=TYPES)
     with closing(sqlite3.connect(file)) as connection:
         OUTBOX.publish(connection, OrderPlaced("1"))

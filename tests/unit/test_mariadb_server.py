@@ -8,8 +8,8 @@ from contextlib import closing
 import pymysql
 import pytest
 
-from tests.mariadb_server import MariadbServer, PrivateMariadb, connected, options, scratch_mariadb
-from tests.servers import ServerMissing, found
+from tests.support.mariadb_server import MariadbServer, PrivateMariadb, connected, options, scratch_mariadb
+from tests.support.servers import ServerMissing, found
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import message as message_module
 from pillarbox.errors import IllegalTransition
-from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION, State, new_message_id, partition_of
+from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION, State, compute_partition, new_message_id
 
 ALLOWED = {
     "pending": {"pending", "sending", "failed", "skipped", "discarded"},
@@ -76,22 +76,22 @@ def test_ids_do_not_repeat_and_their_random_part_varies_in_every_bit() -> None:
 @given(key=st.text(alphabet=st.characters(exclude_categories=["Cs"])), message_id=st.uuids())
 def test_a_key_decides_its_partition_alone(key: str, message_id: UUID) -> None:
     expected = int(hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()[:2], 16) % PARTITIONS
-    assert partition_of(key, message_id) == expected
+    assert compute_partition(key, message_id) == expected
 
 
 @given(message_id=st.uuids())
 def test_without_a_key_the_id_decides(message_id: UUID) -> None:
-    assert partition_of(None, message_id) == partition_of(str(message_id), UUID(int=0))
+    assert compute_partition(None, message_id) == compute_partition(str(message_id), UUID(int=0))
 
 
 def test_known_partitions_stay_what_they_were() -> None:
     """Rows written by another release or another language must fall into the same lanes."""
     ids = UUID("018f5f6e-7c6a-7000-8000-000000000001")
-    assert [partition_of(key, ids) for key in ("", "a", "order-1", "ключ")] == [20, 12, 46, 3]
+    assert [compute_partition(key, ids) for key in ("", "a", "order-1", "ключ")] == [20, 12, 46, 3]
 
 
 def test_every_partition_is_used() -> None:
-    assert {partition_of(str(number), UUID(int=0)) for number in range(2_000)} == set(range(PARTITIONS))
+    assert {compute_partition(str(number), UUID(int=0)) for number in range(2_000)} == set(range(PARTITIONS))
 
 
 def test_the_reserved_destination_is_none_that_a_user_can_name() -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, SchemaOutdated
-from pillarbox.names import Names
+from pillarbox.message import Names
 from pillarbox.stores.migrations import (
     Migration,
+    build_plan,
     check_version,
-    downgrade_plan,
-    install_plan,
     latest_version,
-    numbered,
-    plan,
-    shipped,
-    upgrade_plan,
+    load_migrations,
+    parse_migrations,
+    plan_downgrade,
+    plan_install,
+    plan_upgrade,
 )
-from pillarbox.stores.sqlite.schema import statements
+from pillarbox.stores.sqlite.schema import split_statements
 
 THREE = tuple(Migration(n, f"step{n}", f"up {n};", f"down {n};") for n in (1, 2, 3))
 
@@ -27,13 +27,13 @@ def files(*names: str) -> dict[str, str]:
 
 
 def scripts(current: int, target: int) -> list[str]:
-    return [step.script for step in plan(THREE, current=current, target=target).steps]
+    return [step.script for step in build_plan(THREE, current=current, target=target).steps]
 
 
 def test_files_become_versions_in_order_whatever_order_they_come_in() -> None:
     texts = dict(reversed(files("0001_initial", "0002_more").items()))
 
-    assert numbered(texts) == (
+    assert parse_migrations(texts) == (
         Migration(1, "initial", "up 0001_initial", "down 0001_initial"),
         Migration(2, "more", "up 0002_more", "down 0002_more"),
     )
@@ -52,7 +52,7 @@ def test_files_become_versions_in_order_whatever_order_they_come_in() -> None:
 )
 def test_gaps_twins_and_halves_are_refused(texts: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        numbered(texts)
+        parse_migrations(texts)
 
 
 def test_up_runs_each_version_after_the_current_one_and_down_the_same_backwards() -> None:
@@ -65,8 +65,8 @@ def test_up_runs_each_version_after_the_current_one_and_down_the_same_backwards(
 
 def test_each_step_keeps_the_version_table_true_under_the_configured_names() -> None:
     names = Names("mail", "pb_")
-    (up,) = plan(THREE, current=1, target=2).steps
-    down, first = plan(THREE, current=2, target=0).steps
+    (up,) = build_plan(THREE, current=1, target=2).steps
+    down, first = build_plan(THREE, current=2, target=0).steps
 
     assert up.sql(names) == 'up 2;\n\ninsert into "mail"."pb_schema" (version) values (2);'
     assert down.sql(names) == 'down 2;\n\ndelete from "mail"."pb_schema" where version = 2;'
@@ -76,32 +76,32 @@ def test_each_step_keeps_the_version_table_true_under_the_configured_names() -> 
 def test_a_target_that_does_not_exist_is_refused() -> None:
     for target in (-1, 4):
         with pytest.raises(ConfigError, match=f"no schema version {target}; this release knows 0 .* to 3"):
-            plan(THREE, current=1, target=target)
+            build_plan(THREE, current=1, target=target)
 
 
 def test_nothing_is_planned_for_a_schema_from_the_future() -> None:
     for target in (0, 3):
         with pytest.raises(SchemaNewer):
-            plan(THREE, current=4, target=target)
+            build_plan(THREE, current=4, target=target)
 
 
 def test_install_starts_from_nothing_and_leaves_older_tables_alone() -> None:
-    assert len(install_plan(THREE, current=0).steps) == 3
-    assert install_plan(THREE, current=3).steps == []
+    assert len(plan_install(THREE, current=0).steps) == 3
+    assert plan_install(THREE, current=3).steps == []
     with pytest.raises(SchemaOutdated, match="schema upgrade"):
-        install_plan(THREE, current=2)
+        plan_install(THREE, current=2)
     with pytest.raises(SchemaNewer):
-        install_plan(THREE, current=4)
+        plan_install(THREE, current=4)
 
 
 def test_upgrade_goes_up_only_and_downgrade_down_only() -> None:
-    assert upgrade_plan(THREE, current=1).target == 3
-    assert upgrade_plan(THREE, current=0, target=2).target == 2
-    assert downgrade_plan(THREE, current=3, target=1).target == 1
+    assert plan_upgrade(THREE, current=1).target == 3
+    assert plan_upgrade(THREE, current=0, target=2).target == 2
+    assert plan_downgrade(THREE, current=3, target=1).target == 1
     with pytest.raises(ConfigError, match="use `pillarbox schema downgrade`"):
-        upgrade_plan(THREE, current=3, target=1)
+        plan_upgrade(THREE, current=3, target=1)
     with pytest.raises(ConfigError, match="use `pillarbox schema upgrade`"):
-        downgrade_plan(THREE, current=1, target=2)
+        plan_downgrade(THREE, current=1, target=2)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_version_that_does_not_fit_says_what_to_do(current: int | None, error:
 
 
 def test_every_store_has_the_same_number_of_versions() -> None:
-    assert latest_version("postgres") == latest_version("sqlite") == len(shipped("sqlite"))
+    assert latest_version("postgresql") == latest_version("sqlite") == len(load_migrations("sqlite"))
 
 
 def test_a_script_is_split_where_statements_end_and_nowhere_else() -> None:
@@ -134,11 +134,11 @@ def test_a_script_is_split_where_statements_end_and_nowhere_else() -> None:
         insert into b values (3) -- the end;
     """
 
-    first, second, third, fourth, fifth = statements(script)
+    first, second, third, fourth, fifth = split_statements(script)
 
     assert first.endswith("(x text default ';');")
     assert second == "create table b (y);"
     assert third.endswith("end;")
     assert fourth == "insert into a values ('it''s; fine');"
     assert fifth.startswith("insert into b values (3)")
-    assert list(statements("select 1; -- nothing; more\n/* ; */ ")) == ["select 1;"]
+    assert list(split_statements("select 1; -- nothing; more\n/* ; */ ")) == ["select 1;"]

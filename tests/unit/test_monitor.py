@@ -9,16 +9,25 @@ from uuid import uuid4
 
 import pytest
 
-from pillarbox.alerts import Alert, Thresholds, alerts_of
+from pillarbox.contracts.finding import Severity
+from pillarbox.contracts.store import Activity, Claim, OpenClaim, Pause, Registry, Sample, Selection
+from pillarbox.contracts.writer import Insert
 from pillarbox.errors import ConfigError
-from pillarbox.monitor import DestinationStatus, Latency, Monitor, Status, destinations_of, latency_of
-from pillarbox.names import Names
-from pillarbox.protocols import Activity, Claim, Insert, OpenClaim, Pause, Registry, Sample, Selection, Severity
+from pillarbox.message import Names
+from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
+from pillarbox.operations.monitor import (
+    DestinationStatus,
+    Latency,
+    Monitor,
+    Status,
+    build_destinations,
+    compute_latency,
+)
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
-from pillarbox.testing.store_contract.arrange import FAR, LANE, NEAR, OTHER, fail, own, retry, settled
+from pillarbox.testing.store_contract.arrange import FAR, LANE, NEAR, OTHER, fail, own, retry, settle_failures
 from pillarbox.writers.memory import memory_writer
-from tests.unit.relay.lane_bench import ids
+from tests.support.lanes.lane_bench import ids
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -36,7 +45,7 @@ def destination(**given: Any) -> DestinationStatus:
 
 def alerts(*stuck: OpenClaim, thresholds: Thresholds = DEFAULTS, **given: Any) -> dict[str, Alert]:
     status = Status(at=NOW, destinations=[destination(**given)], relays=[], stuck=stuck, near_failure=[])
-    return {alert.name: alert for alert in alerts_of(status, thresholds)}
+    return {alert.name: alert for alert in find_alerts(status, thresholds)}
 
 
 def delivery(*, ago: timedelta) -> Sample:
@@ -45,7 +54,7 @@ def delivery(*, ago: timedelta) -> Sample:
 
 def rate_of(delivered: Sequence[Sample], *, complete: bool = True) -> float:
     activity = Activity(delivered=delivered, attempts_failed={}, complete=complete)
-    (one,) = destinations_of([], {}, activity, Registry(NOW, [], {}), {}, served=["billing"])
+    (one,) = build_destinations([], {}, activity, Registry(NOW, [], {}), {}, served=["billing"])
     return one.rate
 
 
@@ -63,8 +72,8 @@ async def test_status_adds_up_what_the_store_answers() -> None:
         )
     fence = await own(store, LANE, OTHER)
     first, _, third, fourth = await store.find(Selection(destination="orders"), limit=10)
-    await settled(store, fence, fail(first))
-    await settled(store, fence, retry(third, attempts=4), number=1_001)
+    await settle_failures(store, fence, fail(first))
+    await settle_failures(store, fence, retry(third, attempts=4), number=1_001)
     await store.claim(fence, Claim(7, [fourth.id]))
     await store.pause("mail", by="ann", reason="moving")
     status = await Monitor(store).status(served=["quiet"])
@@ -81,12 +90,12 @@ async def test_status_adds_up_what_the_store_answers() -> None:
 
 
 def test_percentiles_are_latencies_that_there_were() -> None:
-    found = latency_of([timedelta(seconds=number) for number in range(1, 101)])
+    found = compute_latency([timedelta(seconds=number) for number in range(1, 101)])
     assert found is not None
     assert (found.count, found.average) == (100, timedelta(seconds=50.5))
     assert (found.p50, found.p95, found.p99) == (50 * SECOND, 95 * SECOND, 99 * SECOND)
-    assert latency_of([SECOND]) == Latency(count=1, average=SECOND, p50=SECOND, p95=SECOND, p99=SECOND)
-    assert latency_of([]) is None
+    assert compute_latency([SECOND]) == Latency(count=1, average=SECOND, p50=SECOND, p95=SECOND, p99=SECOND)
+    assert compute_latency([]) is None
 
 
 def test_all_is_well() -> None:

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.mqtt import MqttSettings, MqttTransport
 from pillarbox.errors import ConfigError
-from pillarbox.transports.mqtt import MqttSettings, MqttTransport
-from pillarbox.transports.opening import transport_from_url
 
 CANARY = "canary-0123456789"
 
@@ -82,7 +82,7 @@ def test_a_missing_driver_names_its_command() -> None:
     program = (
         "import sys; sys.modules['paho'] = None\n"
         "from pillarbox.errors import MissingExtra\n"
-        "from pillarbox.transports.opening import transport_from_url\n"
+        "from pillarbox.brokers.factory import transport_from_url\n"
         "try: transport_from_url('mqtt://h')\n"
         "except MissingExtra as error: print(error)\n"
     )

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.errors import ConfigError
-from pillarbox.message import SKIPPED_DESTINATION
-from pillarbox.names import TABLES, Names, check_destination
+from pillarbox.message import SKIPPED_DESTINATION, TABLES, Names, check_destination
 
 
 def test_default_names() -> None:
@@ -22,19 +21,19 @@ def test_default_names() -> None:
 def test_a_schema_and_a_prefix_of_ones_own() -> None:
     names = Names("mail", "mb_")
     assert names.table("outbox") == '"mail"."mb_outbox"'
-    assert names.applied("create index pillarbox_outbox_late_idx on pillarbox_outbox (tx)") == (
+    assert names.qualify("create index pillarbox_outbox_late_idx on pillarbox_outbox (tx)") == (
         'create index "mb_outbox_late_idx" on "mail"."mb_outbox" (tx)'
     )
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_table_is_qualified(table: str) -> None:
-    assert Names("mail", "mb_").applied(f"select from pillarbox_{table};") == f'select from "mail"."mb_{table}";'
+    assert Names("mail", "mb_").qualify(f"select from pillarbox_{table};") == f'select from "mail"."mb_{table}";'
 
 
 def test_words_that_only_contain_the_name_stay() -> None:
     assert (
-        Names("mail", "mb_").applied("notify pillarbox; mypillarbox_outbox") == "notify pillarbox; mypillarbox_outbox"
+        Names("mail", "mb_").qualify("notify pillarbox; mypillarbox_outbox") == "notify pillarbox; mypillarbox_outbox"
     )
 
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.nats import NatsSettings, NatsTransport
 from pillarbox.errors import ConfigError
-from pillarbox.transports.nats import NatsSettings, NatsTransport
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.secret import Secret
+from pillarbox.redaction import Secret
 
 CANARY = "canary-4711"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pillarbox.protocols import Outcome
-from pillarbox.transports.answers import DELIVERED, Interrupted
-from pillarbox.transports.nats.verdicts import NotAllowed, answer_of, not_allowed
+from pillarbox.brokers.nats.errors import PermissionViolation, parse_permission_violation, read_ack
+from pillarbox.brokers.send_batch import DELIVERED, NotAnswered
+from pillarbox.contracts.transport import Outcome
 
 
-def said(**members: object) -> Outcome | Interrupted:
-    return answer_of(msgspec.json.encode(members), status=None, subject="orders.eu")
+def said(**members: object) -> Outcome | NotAnswered:
+    return read_ack(msgspec.json.encode(members), status=None, subject="orders.eu")
 
 
-def refused(err_code: int, description: str = "words", code: int = 400) -> Outcome | Interrupted:
+def refused(err_code: int, description: str = "words", code: int = 400) -> Outcome | NotAnswered:
     error = {"code": code, "err_code": err_code, "description": description}
     return said(type="io.nats.jetstream.api.v1.pub_ack", error=error, stream="S", seq=0)
 
@@ -37,14 +37,14 @@ def test_what_is_no_acknowledgement_is_none(members: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"+ACK", b"{", b"[]", b'{"stream": 5, "seq": 1}'])
 def test_what_is_no_json_is_no_acknowledgement(data: bytes) -> None:
-    answer = answer_of(data, status=None, subject="orders")
+    answer = read_ack(data, status=None, subject="orders")
     assert isinstance(answer, Outcome)
     assert not answer.delivered
 
 
 def test_nobody_there_is_missing_topology() -> None:
-    answer = answer_of(b"", status="503", subject="orders.eu")
-    assert isinstance(answer, Interrupted)
+    answer = read_ack(b"", status="503", subject="orders.eu")
+    assert isinstance(answer, NotAnswered)
     assert answer.is_outage
     assert "'orders.eu'" in answer.reason
     assert "declare=true" in answer.reason
@@ -53,7 +53,7 @@ def test_nobody_there_is_missing_topology() -> None:
 @pytest.mark.parametrize("err_code", [10039, 10059, 10060, 10076, 10109])
 def test_what_is_the_same_for_all_is_an_outage(err_code: int) -> None:
     answer = refused(err_code)
-    assert isinstance(answer, Interrupted)
+    assert isinstance(answer, NotAnswered)
     assert answer.is_outage
 
 
@@ -82,10 +82,13 @@ def test_a_servers_words_are_made_fit_to_be_shown() -> None:
 @pytest.mark.parametrize(
     ("error", "meant"),
     [
-        ('nats: permissions violation for publish to "orders.eu"', NotAllowed("publish", "orders.eu")),
-        ('nats: Permissions Violation for Subscription to "_INBOX.x.*"', NotAllowed("subscription", "_inbox.x.*")),
+        ('nats: permissions violation for publish to "orders.eu"', PermissionViolation("publish", "orders.eu")),
+        (
+            'nats: Permissions Violation for Subscription to "_INBOX.x.*"',
+            PermissionViolation("subscription", "_inbox.x.*"),
+        ),
         ("nats: stale connection", None),
     ],
 )
-def test_permissions(error: str, meant: NotAllowed | None) -> None:
-    assert not_allowed(error) == meant
+def test_permissions(error: str, meant: PermissionViolation | None) -> None:
+    assert parse_permission_violation(error) == meant

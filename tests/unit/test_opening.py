@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pillarbox.errors import ConfigError
-from pillarbox.names import Names
-from pillarbox.stores.opening import open_store
-from pillarbox.stores.urls import known_schemes
+from pillarbox.message import Names
+from pillarbox.stores.factory import open_store
+from pillarbox.stores.urls import list_schemes
 
 FOREIGN = """
-from pillarbox.stores.memory.store import MemoryStore
+from pillarbox.stores.memory import MemoryStore
 
 class ForeignStore(MemoryStore):
     def __init__(self, url, *, names):
@@ -58,7 +58,7 @@ def test_what_sqlite_cannot_do_is_refused_before_connecting() -> None:
 def test_another_package_brings_a_store_by_its_scheme() -> None:
     store = open_store("foreign://user:pw@there/shelf?colour=red", names=Names("mail"))
 
-    assert "foreign" in known_schemes()
+    assert "foreign" in list_schemes()
     assert type(store).__name__ == "ForeignStore"
     assert vars(store)["names"] == Names("mail")
     assert vars(store)["url"].options == {"colour": "red"}

@@ -32,7 +32,7 @@ from pillarbox.errors import (
     UnsupportedHandle,
     WrongKind,
 )
-from pillarbox.message import SKIPPED_DESTINATION, partition_of
+from pillarbox.message import SKIPPED_DESTINATION, compute_partition
 
 TYPES = Types()
 CLOCK = FrozenClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
@@ -116,7 +116,7 @@ def test_an_event_is_written_with_everything_the_type_says(tx: sqlite3.Connectio
         "source": "/shop",
     }
     assert json.loads(written["payload"]) == {"order_id": "o-1", "total": 2.5}
-    assert written["partition"] == partition_of("o-1", message_id)
+    assert written["partition"] == compute_partition("o-1", message_id)
     assert written["correlation_id"] == str(message_id)
     assert (written["causation_id"], written["headers"], written["subject"]) == (None, None, None)
     assert written["event_time"] == microseconds(CLOCK.now())
@@ -167,7 +167,7 @@ def test_a_key_becomes_text(tx: sqlite3.Connection, given: Any, key: str | None)
     outbox().publish(tx, Placed("other"), key=given)
     first, second = rows(tx)
     assert first["key"] == second["key"] == key
-    assert first["partition"] == partition_of(key, message_id)
+    assert first["partition"] == compute_partition(key, message_id)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ async def test_it_can_be_gathered_and_timed_out(async_tx: aiosqlite.Connection) 
 
 async def test_what_is_wrong_is_said_at_the_call(async_tx: aiosqlite.Connection) -> None:
     with pytest.raises(WrongKind):
-        outbox().publish(async_tx, Pay("x"))  # type: ignore[unused-awaitable]
+        outbox().publish(async_tx, Pay("x"))  # type: ignore[unused-coroutine]
 
 
 async def test_a_publication_is_written_once(async_tx: aiosqlite.Connection) -> None:
@@ -549,7 +549,7 @@ async def test_one_that_is_never_awaited_is_loud(
     async_tx: aiosqlite.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, logger="pillarbox"), pytest.warns(RuntimeWarning, match="never awaited"):
-        outbox().publish(async_tx, [Placed("x"), Seen()])  # type: ignore[unused-awaitable]
+        outbox().publish(async_tx, [Placed("x"), Seen()])  # type: ignore[unused-coroutine]
     (record,) = caplog.records
     assert record.name == "pillarbox"
     assert "Publishing orders.placed, orders.seen was never awaited" in record.getMessage()

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from pillarbox.stores.postgres.drivers.literals import literal
+from pillarbox.stores.postgres.psycopg_driver import to_literal
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ from pillarbox.stores.postgres.drivers.literals import literal
     ],
 )
 def test_each_kind_of_value(value: object, text: str | None) -> None:
-    assert literal(value) == text
+    assert to_literal(value) == text
 
 
 def test_what_the_store_never_passes_is_refused() -> None:
     with pytest.raises(TypeError, match="float"):
-        literal(1.5)
+        to_literal(1.5)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.postgres_programs import Account, program_folders, reachable
-from tests.postgres_server import PostgresServer, scratch_database, scratch_schema
-from tests.private_postgres import PrivatePostgres
-from tests.servers import found
+from tests.support.postgres_programs import Account, program_folders, reachable
+from tests.support.postgres_server import PostgresServer, scratch_database, scratch_schema
+from tests.support.private_postgres import PrivatePostgres
+from tests.support.servers import found
 
 SHARED_MEMORY = Path("/proc/sysvipc/shm")
 

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import FailedOutcome, OpenClaim
 from pillarbox.message import State, Waits
-from pillarbox.monitor import Status
-from pillarbox.protocols import OpenClaim, Trouble
-from pillarbox.telemetry.prometheus import PrometheusTelemetry, StatusCollector
+from pillarbox.operations.monitor import Status
+from pillarbox.operations.prometheus import PrometheusTelemetry, StatusCollector
 from pillarbox.testing.samples import sample
 from tests.unit.test_monitor import destination
 
@@ -35,7 +35,7 @@ def late(seconds: float) -> Any:
 
 def test_deliveries_are_counted_with_their_latency() -> None:
     telemetry = PrometheusTelemetry(clock=FrozenClock(NOW))
-    telemetry.delivered("billing", [late(0.003), late(0.02), late(4_000)])
+    telemetry.on_delivered("billing", [late(0.003), late(0.02), late(4_000)])
     found = samples(telemetry)
     assert found["outbox_delivered_total", ("billing",)] == 3
     assert found["outbox_delivery_latency_seconds_count", ("billing",)] == 3
@@ -49,11 +49,13 @@ def test_deliveries_are_counted_with_their_latency() -> None:
 def test_a_retry_a_failure_and_a_return_are_told_apart() -> None:
     telemetry = PrometheusTelemetry()
     message = sample()
-    again = Trouble(message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=1, delay=timedelta(seconds=2))
-    telemetry.troubled("billing", message, again)
-    telemetry.troubled("billing", message, Trouble(message_id=1, state=State.FAILED, attempts=5))
-    telemetry.troubled("billing", message, Trouble(message_id=1, state=State.PENDING, waits=Waits.HELD, attempts=5))
-    telemetry.returned("billing", [message, message], reason="away")
+    again = FailedOutcome(message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=1, delay=timedelta(seconds=2))
+    telemetry.on_failed("billing", message, again)
+    telemetry.on_failed("billing", message, FailedOutcome(message_id=1, state=State.FAILED, attempts=5))
+    telemetry.on_failed(
+        "billing", message, FailedOutcome(message_id=1, state=State.PENDING, waits=Waits.HELD, attempts=5)
+    )
+    telemetry.on_returned("billing", [message, message], reason="away")
     found = samples(telemetry)
     assert found["outbox_retried_total", ("billing",)] == 1
     assert found["outbox_failed_total", ("billing",)] == 2
@@ -62,10 +64,10 @@ def test_a_retry_a_failure_and_a_return_are_told_apart() -> None:
 
 def test_the_breaker_is_a_gauge() -> None:
     telemetry = PrometheusTelemetry()
-    telemetry.breaker_opened("billing", reason="away", seconds=1.0)
-    telemetry.delivered("mail", [sample()])
+    telemetry.on_breaker_opened("billing", reason="away", seconds=1.0)
+    telemetry.on_delivered("mail", [sample()])
     assert samples(telemetry)["outbox_breaker_open", ("billing",)] == 1
-    telemetry.breaker_closed("billing")
+    telemetry.on_breaker_closed("billing")
     found = samples(telemetry)
     assert (found["outbox_breaker_open", ("billing",)], found["outbox_breaker_open", ("mail",)]) == (0, 0)
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.protocols import Severity
-from pillarbox.transports.rabbitmq.findings import leads_to, of_exchange, of_nodes, of_queue
-from pillarbox.transports.rabbitmq.management import Binding, Exchange, Node, Queue
+from pillarbox.brokers.rabbitmq.checks import (
+    Binding,
+    Exchange,
+    Node,
+    Queue,
+    check_exchange,
+    check_nodes,
+    check_queue,
+    match_bindings,
+)
+from pillarbox.contracts.finding import Severity
 
 SAFE = Queue("q", type="quorum", arguments={"x-dead-letter-exchange": "d", "x-dead-letter-strategy": "at-least-once"})
 
 
 def codes(queue: Queue) -> set[str]:
-    return {finding.code for finding in of_queue(queue)}
+    return {finding.code for finding in check_queue(queue)}
 
 
 def test_a_safe_queue_has_no_findings() -> None:
@@ -58,12 +66,12 @@ def test_some_versions_say_no_policy_with_a_list() -> None:
     ],
 )
 def test_an_exchange_that_can_lose_is_found(exchange: Exchange, code: str) -> None:
-    assert [finding.code for finding in of_exchange(exchange)] == [f"rabbitmq.{code}"]
-    assert list(of_exchange(Exchange("x", "topic"))) == []
+    assert [finding.code for finding in check_exchange(exchange)] == [f"rabbitmq.{code}"]
+    assert list(check_exchange(Exchange("x", "topic"))) == []
 
 
 def test_alarms_are_critical() -> None:
-    found = of_nodes([Node("a"), Node("b", mem_alarm=True), Node("c", disk_free_alarm=True)])
+    found = check_nodes([Node("a"), Node("b", mem_alarm=True), Node("c", disk_free_alarm=True)])
     assert [finding.severity for finding in found] == [Severity.CRITICAL] * 2
     assert "memory" in found[0].what
     assert "disk" in found[1].what
@@ -88,11 +96,11 @@ def test_alarms_are_critical() -> None:
     ],
 )
 def test_topic_bindings_match_as_the_broker_matches(pattern: str, routing_key: str, matches: bool) -> None:
-    assert bool(leads_to([Binding("q", "queue", pattern)], routing_key, kind="topic")) is matches
+    assert bool(match_bindings([Binding("q", "queue", pattern)], routing_key, kind="topic")) is matches
 
 
 def test_other_kinds_of_exchanges() -> None:
     bindings = [Binding("q", "queue", "a"), Binding("r", "queue", "b")]
-    assert leads_to(bindings, "a", kind="direct") == bindings[:1]
-    assert leads_to(bindings, "a", kind="fanout") == bindings
-    assert leads_to(bindings, "a", kind="headers") is None
+    assert match_bindings(bindings, "a", kind="direct") == bindings[:1]
+    assert match_bindings(bindings, "a", kind="fanout") == bindings
+    assert match_bindings(bindings, "a", kind="headers") is None

@@ -12,8 +12,9 @@ from pamqp.body import ContentBody
 from pamqp.frame import FrameTypes, marshal, unmarshal
 from pamqp.header import ContentHeader
 
-from pillarbox.transports.rabbitmq import frames
-from pillarbox.transports.rabbitmq.methods import unpacked
+from pillarbox.brokers.rabbitmq import amqp as frames
+from pillarbox.brokers.rabbitmq.amqp import read_method
+from pillarbox.brokers.rabbitmq.errors import NotAmqp
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 FRAME_MAX = 4096
@@ -34,15 +35,15 @@ def header_of(**given: object) -> ContentHeader:
         "size": 3, "content_type": "text/plain", "headers": {}, "correlation_id": None, "message_id": "1", "at": None,
         "type": "t", **given,
     }  # fmt: skip
-    packed = frames.message_header(**options)  # type: ignore[arg-type]
-    frame = read(b"".join(frames.content(1, packed, b"", frame_max=FRAME_MAX)))[0]
+    header = frames.encode_properties(**options)  # type: ignore[arg-type]
+    frame = read(b"".join(frames.encode_content(1, header, b"", frame_max=FRAME_MAX)))[0]
     assert isinstance(frame, ContentHeader)
     return frame
 
 
 @given(exchange=TEXT, routing_key=TEXT)
 def test_a_publish_is_mandatory_and_goes_where_it_should(exchange: str, routing_key: str) -> None:
-    (frame,) = read(frames.publish(1, exchange, routing_key))
+    (frame,) = read(frames.encode_publish(1, exchange, routing_key))
     assert isinstance(frame, commands.Basic.Publish)
     assert (frame.exchange, frame.routing_key, frame.mandatory, frame.immediate) == (exchange, routing_key, True, False)
 
@@ -69,7 +70,7 @@ def test_properties_arrive(
 @pytest.mark.parametrize("size", [0, 1, FRAME_MAX - 9, FRAME_MAX - 8, FRAME_MAX - 7, 3 * FRAME_MAX])
 def test_a_body_is_split_into_frames_that_fit(size: int) -> None:
     body = bytes(number % 251 for number in range(size))
-    packed = b"".join(frames.content(1, frames.message_header(
+    packed = b"".join(frames.encode_content(1, frames.encode_properties(
         size=size, content_type="", headers={}, correlation_id=None, message_id="1", at=None, type=""
     ), body, frame_max=FRAME_MAX))  # fmt: skip
     _, *bodies = read(packed)
@@ -79,26 +80,26 @@ def test_a_body_is_split_into_frames_that_fit(size: int) -> None:
 
 def test_what_is_too_long_for_amqp_is_said() -> None:
     with pytest.raises(ValueError, match="255 bytes"):
-        frames.publish(1, "x", "ž" * 128)
+        frames.encode_publish(1, "x", "ž" * 128)
     with pytest.raises(ValueError, match="fit into a frame"):
         header_of(headers={"a": "x" * FRAME_MAX})
 
 
 def test_exchanges_are_declared_durable() -> None:
-    (frame,) = read(frames.exchange_declare(1, "žluť", type="x-consistent-hash", passive=False))
+    (frame,) = read(frames.encode_exchange_declare(1, "žluť", type="x-consistent-hash", passive=False))
     assert isinstance(frame, commands.Exchange.Declare)
     assert (frame.exchange, frame.exchange_type, frame.durable, frame.passive) == (
         "žluť", "x-consistent-hash", True, False
     )  # fmt: skip
     assert not frame.auto_delete
     assert not frame.internal
-    (frame,) = read(frames.exchange_declare(1, "x", passive=True))
+    (frame,) = read(frames.encode_exchange_declare(1, "x", passive=True))
     assert isinstance(frame, commands.Exchange.Declare)
     assert frame.passive
 
 
 def test_a_queue_is_asked_for_and_not_made() -> None:
-    (frame,) = read(frames.queue_declare(1, "q"))
+    (frame,) = read(frames.encode_queue_declare(1, "q"))
     assert isinstance(frame, commands.Queue.Declare)
     assert (frame.queue, frame.passive) == ("q", True)
 
@@ -106,21 +107,23 @@ def test_a_queue_is_asked_for_and_not_made() -> None:
 @given(tag=st.integers(1, 2**62), multiple=st.booleans())
 def test_confirms_are_read(tag: int, multiple: bool) -> None:
     buffer = bytearray(marshal(commands.Basic.Ack(tag, multiple), 1) + marshal(commands.Basic.Nack(tag, multiple), 1))
-    (_, _, ack), (_, _, nack) = frames.split(buffer)
+    (_, _, ack), (_, _, nack) = frames.split_frames(buffer)
     assert ack.startswith(frames.ACK)
     assert nack.startswith(frames.NACK)
-    assert frames.confirmed(ack) == frames.confirmed(nack) == (tag, multiple)
+    assert frames.read_confirm(ack) == frames.read_confirm(nack) == (tag, multiple)
 
 
 @given(st.data())
 def test_frames_come_out_whole_however_they_come_in(data: st.DataObject) -> None:
-    sent = b"".join(marshal(commands.Basic.Ack(tag), 1) for tag in range(5)) + frames.SIGN_OF_LIFE
+    sent = b"".join(marshal(commands.Basic.Ack(tag), 1) for tag in range(5)) + frames.HEARTBEAT_FRAME
     buffer, tags, start = bytearray(), [], 0
     while start < len(sent):
         end = start + data.draw(st.integers(1, len(sent)))
         buffer += sent[start:end]
         start = end
-        tags += [frames.confirmed(payload)[0] for kind, _, payload in frames.split(buffer) if kind == frames.METHOD]
+        tags += [
+            frames.read_confirm(payload)[0] for kind, _, payload in frames.split_frames(buffer) if kind == frames.METHOD
+        ]
     assert tags == [0, 1, 2, 3, 4]
     assert not buffer
 
@@ -129,11 +132,11 @@ def test_frames_come_out_whole_however_they_come_in(data: st.DataObject) -> None
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x00\x09\x01", b"\x01\x00\x01\x00\x00\x00\x01xy"]
 )
 def test_what_is_not_amqp_is_noticed(answer: bytes) -> None:
-    with pytest.raises(frames.NotAmqp):
-        list(frames.split(bytearray(answer)))
+    with pytest.raises(NotAmqp):
+        list(frames.split_frames(bytearray(answer)))
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00\x3c\x00\xff", struct.pack(">HH", 20, 40) + b"\x01"])
 def test_a_method_that_cannot_be_read_is_not_amqp(payload: bytes) -> None:
-    with pytest.raises(frames.NotAmqp):
-        unpacked(payload)
+    with pytest.raises(NotAmqp):
+        read_method(payload)

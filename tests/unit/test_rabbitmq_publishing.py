@@ -12,13 +12,13 @@ from pamqp.base import Frame
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
-from pillarbox.protocols import Outcome
-from pillarbox.transports.rabbitmq.connection import Connection
-from pillarbox.transports.rabbitmq.endings import Broken, Closed
-from pillarbox.transports.rabbitmq.frames import BODY, NotAmqp, split
-from pillarbox.transports.rabbitmq.parcels import Parcel
-from pillarbox.transports.rabbitmq.publishing import Batch, Publisher
-from pillarbox.transports.rabbitmq.verdicts import DELIVERED, NACKED, TWICE, Interrupted
+from pillarbox.brokers.rabbitmq.amqp import BODY, split_frames
+from pillarbox.brokers.rabbitmq.connection import Channel, Connection
+from pillarbox.brokers.rabbitmq.encoding import EncodedMessage
+from pillarbox.brokers.rabbitmq.errors import DUPLICATE, NACKED, Answer, Broken, Closed, NotAmqp, NotAnswered
+from pillarbox.brokers.rabbitmq.transport import Publisher
+from pillarbox.brokers.send_batch import DELIVERED, SendBatch
+from pillarbox.contracts.transport import Outcome
 
 
 class Wire:
@@ -31,9 +31,7 @@ class Wire:
     def write(self, data: bytes) -> None:
         self.written += data
 
-    def listen(self, channel: int, listener: object) -> None: ...
-
-    def unlisten(self, channel: int) -> None: ...
+    def forget_channel(self, number: int) -> None: ...
 
 
 @pytest.fixture
@@ -43,17 +41,17 @@ async def wire() -> Wire:
 
 @pytest.fixture
 async def publisher(wire: Wire) -> Publisher:
-    return Publisher(cast("Connection", wire), 1)
+    return Publisher(Channel(cast("Connection", wire), 1))
 
 
-def parcels(*ids: str, size: int = 1) -> list[Parcel]:
-    return [Parcel(one, "shop", "orders", size, one.encode()) for one in ids]
+def encoded(*ids: str, size: int = 1) -> list[EncodedMessage]:
+    return [EncodedMessage(one, "shop", "orders", size, one.encode()) for one in ids]
 
 
 def say(publisher: Publisher, *frames: Frame | ContentHeader) -> None:
     for frame in frames:
-        for kind, _, payload in split(bytearray(marshal(frame, 1))):
-            publisher.received(kind, payload)
+        for kind, _, payload in split_frames(bytearray(marshal(frame, 1))):
+            publisher._channel.receive(kind, payload)
 
 
 def returned(message_id: str | None) -> Sequence[Frame | ContentHeader]:
@@ -61,46 +59,46 @@ def returned(message_id: str | None) -> Sequence[Frame | ContentHeader]:
     return commands.Basic.Return(312, "NO_ROUTE", "shop", "orders"), ContentHeader(0, 1, properties)
 
 
-def kinds(batch: Batch) -> str:
+def kinds(batch: SendBatch[Answer]) -> str:
     """A letter per answer: + delivered, - not, r rejected, i interrupted, . none yet."""
-    letters = {DELIVERED: "+", NACKED: "-", TWICE: "2", None: "."}
+    letters = {DELIVERED: "+", NACKED: "-", DUPLICATE: "2", None: "."}
     return "".join(
-        "i" if isinstance(answer, Interrupted) else "r" if answer and answer.rejected else letters[answer]
+        "i" if isinstance(answer, NotAnswered) else "r" if answer and answer.rejected else letters[answer]
         for answer in batch.answers
     )
 
 
 async def test_answers_come_one_by_one_or_for_many(publisher: Publisher, wire: Wire) -> None:
-    batch = publisher.publish(parcels("a", "b", "c", "d", "e"))
+    batch = publisher.publish(encoded("a", "b", "c", "d", "e"))
     assert wire.written == b"abcde"
     say(publisher, commands.Basic.Ack(2))
     assert kinds(batch) == ".+..."
     say(publisher, commands.Basic.Nack(3, multiple=True))
     assert kinds(batch) == "-+-.."
-    assert not batch.is_done.done()
+    assert not batch.done.done()
     say(publisher, commands.Basic.Ack(5, multiple=True))
     assert kinds(batch) == "-+-++"
-    assert batch.is_done.done()
+    assert batch.done.done()
 
 
 async def test_tags_go_on_from_send_to_send(publisher: Publisher) -> None:
-    first, second = publisher.publish(parcels("a", "b")), publisher.publish(parcels("c"))
+    first, second = publisher.publish(encoded("a", "b")), publisher.publish(encoded("c"))
     say(publisher, commands.Basic.Ack(3), commands.Basic.Nack(2), commands.Basic.Ack(1))
     assert (kinds(first), kinds(second)) == ("+-", "+")
 
 
 async def test_a_message_that_comes_back_is_rejected_whatever_its_ack_says(publisher: Publisher) -> None:
-    batch = publisher.publish(parcels("a", "b", "c"))
+    batch = publisher.publish(encoded("a", "b", "c"))
     say(publisher, *returned("b"))
-    publisher.received(BODY, b"x")
+    publisher._channel.receive(BODY, b"x")
     say(publisher, commands.Basic.Ack(3, multiple=True))
     assert kinds(batch) == "+r+"
 
 
 async def test_a_message_that_came_back_can_be_sent_again_before_its_ack(publisher: Publisher) -> None:
-    first = publisher.publish(parcels("a"))
+    first = publisher.publish(encoded("a"))
     say(publisher, *returned("a"))
-    second = publisher.publish(parcels("a"))
+    second = publisher.publish(encoded("a"))
     say(publisher, commands.Basic.Ack(1))
     assert (kinds(first), kinds(second)) == ("r", ".")
     say(publisher, commands.Basic.Ack(2))
@@ -110,14 +108,14 @@ async def test_a_message_that_came_back_can_be_sent_again_before_its_ack(publish
 @pytest.mark.parametrize("message_id", ["z", None])
 async def test_what_comes_back_and_is_not_known_is_no_delivery(publisher: Publisher, message_id: str | None) -> None:
     """Its ack would say that some message was delivered, and nobody knows which one was not."""
-    publisher.publish(parcels("a"))
+    publisher.publish(encoded("a"))
     with pytest.raises(NotAmqp):
         say(publisher, *returned(message_id))
 
 
 async def test_one_id_is_never_under_way_twice(publisher: Publisher, wire: Wire) -> None:
-    batches = [publisher.publish(parcels("a")), publisher.publish(parcels("a", "b")), publisher.publish(parcels("a"))]
-    other = publisher.publish(parcels("a", size=2))
+    batches = [publisher.publish(encoded("a")), publisher.publish(encoded("a", "b")), publisher.publish(encoded("a"))]
+    other = publisher.publish(encoded("a", size=2))
     assert wire.written == b"ab"
     say(publisher, commands.Basic.Ack(2, multiple=True))
     assert [kinds(batch) for batch in (*batches, other)] == ["+", "++", "+", "2"]
@@ -125,37 +123,37 @@ async def test_one_id_is_never_under_way_twice(publisher: Publisher, wire: Wire)
 
 async def test_what_has_an_outcome_already_is_not_sent(publisher: Publisher, wire: Wire) -> None:
     rejected = Outcome(False, "no", rejected=True)
-    batch = publisher.publish([rejected, *parcels("a")])
+    batch = publisher.publish([rejected, *encoded("a")])
     assert wire.written == b"a"
-    assert not batch.is_done.done()
-    assert publisher.publish([rejected]).is_done.done()
+    assert not batch.done.done()
+    assert publisher.publish([rejected]).done.done()
 
 
 async def test_the_end_of_the_channel_interrupts_what_is_under_way(publisher: Publisher) -> None:
-    batch = publisher.publish(parcels("a", "b"))
+    batch = publisher.publish(encoded("a", "b"))
     close = commands.Channel.Close(404, "NOT_FOUND - no exchange 'shop' in vhost '/'", 60, 40)
     say(publisher, commands.Basic.Ack(1), close)
     assert kinds(batch) == "+i"
     assert isinstance(publisher.reason, Closed)
     with pytest.raises(Closed):
-        publisher.publish(parcels("c"))
+        publisher.publish(encoded("c"))
 
 
 async def test_the_end_of_the_connection_does_too(publisher: Publisher) -> None:
-    batch = publisher.publish(parcels("a"))
-    publisher.ended(Broken("reset"))
+    batch = publisher.publish(encoded("a"))
+    publisher._channel.end(Broken("reset"))
     assert kinds(batch) == "i"
     say(publisher, commands.Basic.Ack(1))  # too late, and no harm
 
 
 async def test_nobody_may_wait_for_an_answer_any_more(publisher: Publisher) -> None:
-    batch = publisher.publish(parcels("a"))
-    batch.is_done.cancel()
+    batch = publisher.publish(encoded("a"))
+    batch.done.cancel()
     say(publisher, commands.Basic.Ack(1))
     await asyncio.sleep(0)
 
 
 async def test_many_large_messages_are_written_in_pieces(publisher: Publisher, wire: Wire) -> None:
-    large = [Parcel(str(number), "", "", 0, bytes([number]) * 200_000) for number in range(5)]
+    large = [EncodedMessage(str(number), "", "", 0, bytes([number]) * 200_000) for number in range(5)]
     publisher.publish(large)
-    assert wire.written == b"".join(parcel.wire for parcel in large)
+    assert wire.written == b"".join(message.frames for message in large)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.rabbitmq import RabbitmqTransport
 from pillarbox.errors import ConfigError
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.rabbitmq import RabbitmqTransport
 
 CANARY = "canary-0123456789"
 
@@ -37,18 +37,18 @@ def refused(url: str, /, **options: object) -> str:
     ],
 )
 def test_the_path_is_the_virtual_host(url: str, vhost: str) -> None:
-    assert made(url)._broker.places[0].vhost == vhost
+    assert made(url)._connector.servers[0].vhost == vhost
 
 
 def test_ports_are_the_usual_ones() -> None:
-    assert made("amqp://h")._broker.places[0].port == 5672
-    assert made("amqps://h")._broker.places[0].port == 5671
-    assert made("amqps://h")._broker.places[0].tls is not None
-    assert [(place.host, place.port) for place in made("amqp://a,b:7/")._broker.places] == [("a", 5672), ("b", 7)]
+    assert made("amqp://h")._connector.servers[0].port == 5672
+    assert made("amqps://h")._connector.servers[0].port == 5671
+    assert made("amqps://h")._connector.servers[0].tls is not None
+    assert [(place.host, place.port) for place in made("amqp://a,b:7/")._connector.servers] == [("a", 5672), ("b", 7)]
 
 
 def test_without_a_login_it_is_guests() -> None:
-    login = made("amqp://h")._broker.places[0].login
+    login = made("amqp://h")._connector.servers[0].login
     assert (login.user, login.password) == ("guest", "guest")
 
 
@@ -59,14 +59,19 @@ def test_a_login_may_be_in_the_url_or_beside_it(monkeypatch: pytest.MonkeyPatch)
         made("amqp://h", user="shop", password="env:RABBIT_PASSWORD"),
         made("amqp://shop@h?password=env:RABBIT_PASSWORD"),
     ):
-        login = transport._broker.places[0].login
+        login = transport._connector.servers[0].login
         assert (login.user, login.password) == ("shop", CANARY)
     assert "leave one" in refused(f"amqp://shop:{CANARY}@h", password="x")
 
 
 def test_nothing_that_is_shown_holds_the_password() -> None:
     transport = made(f"amqp://shop:{CANARY}@h/shop", management=f"http://m:{CANARY}@h")
-    for shown in (repr(transport), repr(transport.settings), repr(transport._broker.places), transport._broker.where):
+    for shown in (
+        repr(transport),
+        repr(transport.settings),
+        repr(transport._connector.servers),
+        transport._connector.where,
+    ):
         assert CANARY not in shown
     assert CANARY not in refused(f"amqp://shop:{CANARY}@h", colour="red")
     assert CANARY not in refused(f"amqp://shop:{CANARY}@")
@@ -102,7 +107,7 @@ def test_a_missing_driver_names_its_command() -> None:
     code = (
         "import sys; sys.modules['pamqp'] = None\n"
         "from pillarbox.errors import MissingExtra\n"
-        "from pillarbox.transports.opening import transport_from_url\n"
+        "from pillarbox.brokers.factory import transport_from_url\n"
         "try: transport_from_url('amqp://h')\n"
         "except MissingExtra as error: print(error)\n"
     )

@@ -6,24 +6,27 @@ import ssl
 
 import pytest
 
-from pillarbox.errors import TransportUnavailable
-from pillarbox.protocols import Outcome
-from pillarbox.transports.rabbitmq.endings import Broken, Closed, Ended
-from pillarbox.transports.rabbitmq.parcels import Parcel
-from pillarbox.transports.rabbitmq.reasons import disliked, unreachable
-from pillarbox.transports.rabbitmq.verdicts import (
-    DELIVERED,
+from pillarbox.brokers.rabbitmq.encoding import EncodedMessage
+from pillarbox.brokers.rabbitmq.errors import (
     NACKED,
     Answer,
-    Interrupted,
-    interrupted,
-    outcomes,
-    size_limit,
-    unroutable,
+    Broken,
+    Closed,
+    Ended,
+    NotAnswered,
+    map_connect_error,
+    map_end,
+    map_refusal,
+    map_return,
+    parse_size_limit,
+    to_outcomes,
 )
+from pillarbox.brokers.send_batch import DELIVERED
+from pillarbox.contracts.transport import Outcome
+from pillarbox.errors import TransportUnavailable
 
-CUT = Interrupted("cut")
-BLAMED = Interrupted("no such exchange", is_to_blame=True)
+CUT = NotAnswered("cut")
+BLAMED = NotAnswered("no such exchange", is_to_blame=True)
 # As RabbitMQ 3.8 to 4.1 word it.
 TOO_LARGE = (
     "PRECONDITION_FAILED - message size 600 larger than max size 512",
@@ -32,12 +35,12 @@ TOO_LARGE = (
 )
 
 
-def parcel(*, exchange: str = "shop", routing_key: str = "orders", size: int = 10) -> Parcel:
-    return Parcel("1", exchange, routing_key, size, b"")
+def encoded(*, exchange: str = "shop", routing_key: str = "orders", size: int = 10) -> EncodedMessage:
+    return EncodedMessage("1", exchange, routing_key, size, b"")
 
 
 def judged(*answers: Answer | None, blocked: str | None = None) -> list[Outcome]:
-    return outcomes(answers, late="late", blocked=blocked)
+    return to_outcomes(answers, late="late", blocked=blocked)
 
 
 def unavailable(*answers: Answer | None, blocked: str | None = None) -> TransportUnavailable:
@@ -87,7 +90,7 @@ def test_while_the_broker_takes_no_messages_silence_blames_nobody() -> None:
 
 
 def test_a_returned_message_is_rejected_and_says_where_it_went() -> None:
-    outcome = unroutable(parcel(), code=312, text="NO_ROUTE")
+    outcome = map_return(encoded(), code=312, text="NO_ROUTE")
     assert outcome.rejected
     assert "312 NO_ROUTE" in (outcome.error or "")
     assert "exchange 'shop'" in (outcome.error or "")
@@ -101,18 +104,18 @@ def test_a_nack_is_no_rejection() -> None:
 @pytest.mark.parametrize("text", TOO_LARGE)
 def test_the_too_large_one_is_found_by_its_size(text: str) -> None:
     reason = Closed(406, text)
-    guilty = interrupted(reason, parcel(size=600), is_alone=False)
+    guilty = map_end(reason, encoded(size=600), is_alone=False)
     assert isinstance(guilty, Outcome)
     assert guilty.rejected
-    assert isinstance(interrupted(reason, parcel(size=512), is_alone=False), Interrupted)
-    assert size_limit(reason) == 512
+    assert isinstance(map_end(reason, encoded(size=512), is_alone=False), NotAnswered)
+    assert parse_size_limit(reason) == 512
 
 
 def test_a_limit_in_other_words_rejects_only_who_is_alone() -> None:
     reason = Closed(406, "PRECONDITION_FAILED - too big for us")
-    assert size_limit(reason) is None
-    assert isinstance(interrupted(reason, parcel(), is_alone=False), Interrupted)
-    alone = interrupted(reason, parcel(), is_alone=True)
+    assert parse_size_limit(reason) is None
+    assert isinstance(map_end(reason, encoded(), is_alone=False), NotAnswered)
+    alone = map_end(reason, encoded(), is_alone=True)
     assert isinstance(alone, Outcome)
     assert alone.rejected
 
@@ -128,8 +131,8 @@ def test_a_limit_in_other_words_rejects_only_who_is_alone() -> None:
     ],
 )
 def test_whose_address_it_is_about_is_to_blame(code: int, text: str) -> None:
-    answer = interrupted(Closed(code, text), parcel(), is_alone=False)
-    assert isinstance(answer, Interrupted)
+    answer = map_end(Closed(code, text), encoded(), is_alone=False)
+    assert isinstance(answer, NotAnswered)
     assert answer.is_to_blame
     assert text in answer.reason
     assert "declare=true" in answer.reason or code == 403
@@ -144,21 +147,21 @@ def test_whose_address_it_is_about_is_to_blame(code: int, text: str) -> None:
     ],
 )
 def test_the_others_are_not(code: int, text: str) -> None:
-    assert interrupted(Closed(code, text), parcel(), is_alone=False) == Interrupted(
+    assert map_end(Closed(code, text), encoded(), is_alone=False) == NotAnswered(
         f"RabbitMQ closed the channel or the connection ({code} {text})."
     )
 
 
 def test_a_broken_connection_blames_nobody() -> None:
-    assert interrupted(Broken("reset"), parcel(), is_alone=True) == Interrupted(
+    assert map_end(Broken("reset"), encoded(), is_alone=True) == NotAnswered(
         "The connection to RabbitMQ broke (reset)."
     )
 
 
 def test_the_default_exchange_has_a_name_in_errors() -> None:
     reason = Closed(403, "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'u'")
-    answer = interrupted(reason, parcel(exchange=""), is_alone=False)
-    assert isinstance(answer, Interrupted)
+    answer = map_end(reason, encoded(exchange=""), is_alone=False)
+    assert isinstance(answer, NotAnswered)
     assert "default exchange" in answer.reason
 
 
@@ -177,7 +180,7 @@ def test_the_default_exchange_has_a_name_in_errors() -> None:
     ],
 )
 def test_no_connection_says_why(error: Exception, text: str) -> None:
-    found = unreachable(error, where="RabbitMQ at amqp://shop")
+    found = map_connect_error(error, where="RabbitMQ at amqp://shop")
     assert text in str(found)
     assert not found.mid_send
 
@@ -187,7 +190,7 @@ def test_no_connection_says_why(error: Exception, text: str) -> None:
     [(404, "declare=true"), (406, "exchange_type"), (403, "leave out declare"), (540, "did not like")],
 )
 def test_a_question_that_the_broker_dislikes_says_what_to_do(code: int, advice: str) -> None:
-    text = str(disliked(Closed(code, "SAID"), where="RabbitMQ", exchange="shop"))
+    text = str(map_refusal(Closed(code, "SAID"), where="RabbitMQ", what="exchange 'shop'"))
     assert advice in text
     assert "'shop'" in text
     assert f"{code} SAID" in text
@@ -195,8 +198,8 @@ def test_a_question_that_the_broker_dislikes_says_what_to_do(code: int, advice: 
 
 def test_what_a_broker_says_stays_on_one_line() -> None:
     reason: Ended = Closed(404, "no exchange\r\n\x1b[31m password=canary")
-    answer = interrupted(reason, parcel(), is_alone=False)
-    assert isinstance(answer, Interrupted)
+    answer = map_end(reason, encoded(), is_alone=False)
+    assert isinstance(answer, NotAnswered)
     assert "\n" not in answer.reason
     assert "\x1b" not in answer.reason
     assert "canary" not in answer.reason

@@ -6,34 +6,34 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
+from pillarbox.brokers import factory as opening
+from pillarbox.brokers.factory import receiver_from_url, receiver_schemes
+from pillarbox.brokers.http.receiver import RedeliveryMemory
+from pillarbox.brokers.kafka import KafkaReceiver
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver
+from pillarbox.brokers.nats import NatsReceiver
+from pillarbox.brokers.rabbitmq import RabbitmqReceiver, RabbitmqReceiverSettings
+from pillarbox.brokers.rabbitmq.receiver import build_queue_arguments
+from pillarbox.brokers.redis import RedisReceiver
+from pillarbox.brokers.redis.encoding import parse_claim_reply
+from pillarbox.brokers.settings import TransportUrl
+from pillarbox.decoding import to_usable_id
 from pillarbox.errors import ConfigError
-from pillarbox.limits import MAX_TEXT
-from pillarbox.receivers import opening
-from pillarbox.receivers.http.repeats import Remembered
-from pillarbox.receivers.identity import identity
-from pillarbox.receivers.kafka import KafkaReceiver
-from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
-from pillarbox.receivers.nats import NatsReceiver
-from pillarbox.receivers.opening import known_schemes, receiver_from_url
-from pillarbox.receivers.rabbitmq import RabbitmqReceiver, RabbitmqReceiverSettings
-from pillarbox.receivers.rabbitmq.topology import queue_arguments
-from pillarbox.receivers.redis import RedisReceiver
-from pillarbox.receivers.redis.deliveries import claimed
-from pillarbox.transports.urls import TransportUrl
+from pillarbox.message import MAX_TEXT
 
 # --- ids -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["m-1", "ä" * (MAX_TEXT // 2), "urn:uuid:1 with spaces"])
 def test_an_id_that_can_be_kept_is_kept(text: str) -> None:
-    assert identity(text) == text
+    assert to_usable_id(text) == text
 
 
 @pytest.mark.parametrize("text", ["x" * (MAX_TEXT + 1), "ä" * MAX_TEXT, "a\x00b", "a\nb", "\ud800"])
 def test_another_is_a_digest_of_its_own(text: str) -> None:
-    assert identity(text).startswith("sha256:")
-    assert identity(text) == identity(text)
-    assert identity(text) != identity(f"{text}.")
+    assert to_usable_id(text).startswith("sha256:")
+    assert to_usable_id(text) == to_usable_id(text)
+    assert to_usable_id(text) != to_usable_id(f"{text}.")
 
 
 # --- from a URL ------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_another_package_brings_a_receiver(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(EntryPoint, "load", lambda _: made_elsewhere)
     monkeypatch.setattr(opening, "entry_points", lambda **how: EntryPoints([entry]).select(**how))
     assert isinstance(receiver_from_url("else://x"), MemoryReceiver)
-    assert "else" in known_schemes()
+    assert "else" in receiver_schemes()
 
 
 # --- RabbitMQ --------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_only_where_the_broker_would_drop_messages_it_is_told_not_to(
     kind: str, version: str, limit: int | None
 ) -> None:
     settings = RabbitmqReceiverSettings(url="amqp://x", queue="q", queue_type=kind)  # type: ignore[arg-type]
-    arguments = queue_arguments(settings, version=version)
+    arguments = build_queue_arguments(settings, version=version)
     assert arguments["x-queue-type"] == kind
     assert arguments.get("x-delivery-limit") == limit
 
@@ -91,8 +91,8 @@ def test_only_where_the_broker_would_drop_messages_it_is_told_not_to(
 def test_what_was_trimmed_is_told_by_some_servers_alone() -> None:
     """Redis 6.2 has nothing in its place, and keeps it."""
     entry = [b"1-0", [b"data", b"x"]]
-    assert claimed([b"0-0", [entry], [b"2-0"]]).trimmed == ["2-0"]
-    old = claimed([b"5-0", [entry, None]])
+    assert parse_claim_reply([b"0-0", [entry], [b"2-0"]]).trimmed == ["2-0"]
+    old = parse_claim_reply([b"5-0", [entry, None]])
     assert (old.cursor, [delivery.id for delivery in old.deliveries], old.trimmed) == ("5-0", ["1-0"], [])
 
 
@@ -100,11 +100,11 @@ def test_what_was_trimmed_is_told_by_some_servers_alone() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_the_latest() -> None:
-    remembered = Remembered(most=3)
+    memory = RedeliveryMemory(limit=3)
     for number in (0, 1, 2, 0, 3):
-        remembered.add(str(number))
-    assert len(remembered) == 3
-    assert [str(number) in remembered for number in range(4)] == [True, False, True, True]
-    remembered.forget("2")
-    remembered.forget("never there")
-    assert "2" not in remembered
+        memory.add(str(number))
+    assert len(memory) == 3
+    assert [str(number) in memory for number in range(4)] == [True, False, True, True]
+    memory.forget("2")
+    memory.forget("never there")
+    assert "2" not in memory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.transports.redaction import one_line, redacted, trace_of
+from pillarbox.redaction import format_traceback, redact, redact_line
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ from pillarbox.transports.redaction import one_line, redacted, trace_of
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+    assert redact(text) == shown
 
 
 @given(st.text(alphabet=st.characters(), max_size=2_000))
 def test_a_line_is_one_line(text: str) -> None:
-    line = one_line(text)
+    line = redact_line(text)
     assert len(line) <= 300
     assert not any(character < " " or "\x7f" <= character <= "\x9f" for character in line)
     assert len(line.splitlines()) <= 1
@@ -43,15 +43,15 @@ def test_a_line_is_one_line(text: str) -> None:
 )
 def test_a_long_text_does_not_take_long(piece: str) -> None:
     """With repetitions that are not bounded these take minutes; the timeout of the test run is the judge."""
-    redacted(piece * (1_000_000 // len(piece)))
-    assert len(one_line(piece * 1_000_000)) <= 300
+    redact(piece * (1_000_000 // len(piece)))
+    assert len(redact_line(piece * 1_000_000)) <= 300
 
 
 def test_the_end_of_a_long_trace_is_kept() -> None:
     try:
         raise ValueError("x" * 20_000 + " the end")
     except ValueError as error:
-        text = trace_of(error)
+        text = format_traceback(error)
     assert len(text) <= 8_000
     assert text.endswith(" the end\n")
 
@@ -61,4 +61,4 @@ def test_half_a_secret_at_the_cut_is_not_shown() -> None:
     before = f"password={'a' * 190} " * 11
     for filler in range(100, 200):
         text = f"{before}{'x' * filler} amqp://shop:{'hunter2' * 300}@mq"
-        assert "hunter" not in one_line(text, limit=300)
+        assert "hunter" not in redact_line(text, limit=300)

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers.redis import RedisSettings, RedisTransport
+from pillarbox.brokers.redis.settings import Durability
 from pillarbox.errors import ConfigError
-from pillarbox.transports.opening import transport_from_url
-from pillarbox.transports.redis import RedisSettings, RedisTransport
-from pillarbox.transports.redis.settings import Durability
 
 CANARY = "canary-4711"
 
@@ -31,7 +31,7 @@ def test_a_url_and_options_are_the_same() -> None:
 def test_defaults() -> None:
     settings = RedisSettings(url="redis://a")
     assert (settings.endpoint.hosts, settings.database, settings.key) == ((("a", 6379),), 0, "{topic}")
-    assert settings.wanted == Durability()
+    assert settings.required_durability == Durability()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_defaults() -> None:
     ],
 )
 def test_durability(option: str, wanted: Durability) -> None:
-    assert RedisSettings(url="redis://a", durability=option).wanted == wanted
+    assert RedisSettings(url="redis://a", durability=option).required_durability == wanted
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_scheme_is_redis() -> None:
 
 def test_secrets_are_not_shown() -> None:
     for transport in (opened(f"redis://:{CANARY}@a"), opened("redis://a", user="u", password=CANARY)):
-        for shown in (repr(transport), str(transport.settings), repr(transport._place), repr(transport._place.login)):
+        for shown in (repr(transport), str(transport.settings), repr(transport._server), repr(transport._server.login)):
             assert CANARY not in shown
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.protocols import Outcome
-from pillarbox.transports.answers import DELIVERED, Interrupted
-from pillarbox.transports.redis.settings import Durability
-from pillarbox.transports.redis.verdicts import Refusal, answer_of, shortfall
+from pillarbox.brokers.redis.errors import ErrorReply, read_add_reply, read_wait_reply
+from pillarbox.brokers.redis.settings import Durability
+from pillarbox.brokers.send_batch import DELIVERED, NotAnswered
+from pillarbox.contracts.transport import Outcome
 
 
 def test_an_id_is_delivered() -> None:
-    assert answer_of(b"1700000000000-0", key="orders") is DELIVERED
+    assert read_add_reply(b"1700000000000-0", key="orders") is DELIVERED
 
 
 def test_no_stream_is_missing_topology() -> None:
-    answer = answer_of(None, key="orders")
-    assert isinstance(answer, Interrupted)
+    answer = read_add_reply(None, key="orders")
+    assert isinstance(answer, NotAnswered)
     assert answer.is_outage
     assert "'orders'" in answer.reason
     assert "create=false" in answer.reason
@@ -37,8 +37,8 @@ def test_no_stream_is_missing_topology() -> None:
     ],
 )
 def test_what_is_the_same_for_all_is_an_outage(words: str) -> None:
-    answer = answer_of(Refusal(words), key="orders")
-    assert isinstance(answer, Interrupted)
+    answer = read_add_reply(ErrorReply(words), key="orders")
+    assert isinstance(answer, NotAnswered)
     assert answer.is_outage
     assert "'orders'" in answer.reason
     assert words[:20] in answer.reason
@@ -46,20 +46,20 @@ def test_what_is_the_same_for_all_is_an_outage(words: str) -> None:
 
 @pytest.mark.parametrize("words", ["OOM command not allowed when used memory > 'maxmemory'.", "TRYAGAIN", "ERR odd"])
 def test_what_may_pass_is_not_delivered(words: str) -> None:
-    answer = answer_of(Refusal(words), key="orders")
+    answer = read_add_reply(ErrorReply(words), key="orders")
     assert isinstance(answer, Outcome)
     assert (answer.delivered, answer.rejected) == (False, False)
 
 
 def test_too_large_is_rejected() -> None:
-    answer = answer_of(Refusal("Protocol error: invalid bulk length"), key="orders")
+    answer = read_add_reply(ErrorReply("Protocol error: invalid bulk length"), key="orders")
     assert isinstance(answer, Outcome)
     assert answer.rejected
 
 
 @pytest.mark.parametrize("reply", [5, [], "text"])
 def test_an_unknown_reply_is_not_delivered(reply: object) -> None:
-    answer = answer_of(reply, key="orders")
+    answer = read_add_reply(reply, key="orders")
     assert isinstance(answer, Outcome)
     assert not answer.delivered
 
@@ -74,7 +74,7 @@ def test_an_unknown_reply_is_not_delivered(reply: object) -> None:
     ],
 )
 def test_as_safe_as_wanted(reply: object, wanted: Durability) -> None:
-    assert shortfall(reply, wanted) is None
+    assert read_wait_reply(reply, wanted) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_as_safe_as_wanted(reply: object, wanted: Durability) -> None:
     ],
 )
 def test_less_safe_than_wanted_is_not_delivered(reply: object, wanted: Durability, words: str) -> None:
-    short = shortfall(reply, wanted)
+    short = read_wait_reply(reply, wanted)
     assert isinstance(short, Outcome)
     assert (short.delivered, short.rejected) == (False, False)
     assert words in (short.error or "")
@@ -97,7 +97,7 @@ def test_less_safe_than_wanted_is_not_delivered(reply: object, wanted: Durabilit
     "words", ["unknown command 'WAITAOF'", "WAITAOF cannot be used when numlocal is set but appendonly is disabled."]
 )
 def test_a_server_that_cannot_say_is_an_outage(words: str) -> None:
-    short = shortfall(Refusal(words), Durability(True, 0))
-    assert isinstance(short, Interrupted)
+    short = read_wait_reply(ErrorReply(words), Durability(True, 0))
+    assert isinstance(short, NotAnswered)
     assert short.is_outage
     assert "7.2" in short.reason

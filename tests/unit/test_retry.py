@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.durations import duration
+from pillarbox.durations import parse_duration
 from pillarbox.errors import ConfigError
 from pillarbox.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -45,8 +45,8 @@ def test_jitter_reaches_both_ends() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_schedule_is_followed_and_its_last_delay_repeats(schedule: tuple[str, ...]) -> None:
-    policy = RetryPolicy(schedule=[duration(text) for text in schedule], jitter=0)
-    expected = [duration(text) for text in SCHEDULES[schedule]]
+    policy = RetryPolicy(schedule=[parse_duration(text) for text in schedule], jitter=0)
+    expected = [parse_duration(text) for text in SCHEDULES[schedule]]
 
     assert [policy.delay(spent, dice=0.3) for spent in range(1, len(expected) + 1)] == expected
 

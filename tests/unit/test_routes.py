@@ -107,16 +107,16 @@ def test_an_override_follows_the_same_rules() -> None:
 def test_destinations_are_known_for_checking_a_configuration() -> None:
     routes = Routes([Route(to=["a", "b"]), Route(to="c", headers={"x": "y"})], default="d")
     assert routes.destinations == {"a", "b", "c", "d"}
-    assert Routes.of("all").destinations == {"all"}
+    assert Routes.parse("all").destinations == {"all"}
     assert Routes().destinations == set()
 
 
 def test_the_short_ways_to_write_routes() -> None:
     ready = Routes(default="x")
-    assert Routes.of(ready) is ready
-    assert found(Routes.of("x")) == ("x",)
-    assert found(Routes.of([Route(to="y")])) == ("y",)
-    assert found(Routes.of("x"), kind=Kind.COMMAND) == ("x",)
+    assert Routes.parse(ready) is ready
+    assert found(Routes.parse("x")) == ("x",)
+    assert found(Routes.parse([Route(to="y")])) == ("y",)
+    assert found(Routes.parse("x"), kind=Kind.COMMAND) == ("x",)
 
 
 @pytest.mark.parametrize("bad", ["", "not ok", [], ["a", "b c"], SKIPPED_DESTINATION])

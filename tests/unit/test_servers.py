@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.servers import ServerMissing, found, redacted
+from tests.support.servers import ServerMissing, found, redacted
 
 
 @dataclass

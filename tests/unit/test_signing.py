@@ -10,8 +10,8 @@ import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pillarbox.brokers.http.signing import signature, signing_key, verify
 from pillarbox.errors import ConfigError, DecodeError
-from pillarbox.signing import signature, signing_key, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 KEY = signing_key(SECRET)

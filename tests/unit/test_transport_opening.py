@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.brokers import factory as opening
+from pillarbox.brokers.factory import transport_from_url, transport_schemes
+from pillarbox.brokers.handlers import Handlers, HandlersTransport
+from pillarbox.brokers.http import HttpTransport
+from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.brokers.settings import TransportUrl, parse_transport_url
 from pillarbox.errors import ConfigError
-from pillarbox.transports import opening
-from pillarbox.transports.handlers import Handlers, HandlersTransport
-from pillarbox.transports.http import HttpTransport
-from pillarbox.transports.memory import MemoryTransport
-from pillarbox.transports.opening import known_schemes, transport_from_url
-from pillarbox.transports.secret import Secret
-from pillarbox.transports.urls import TransportUrl, transport_url
+from pillarbox.redaction import Secret
 
 handlers = Handlers()
 """What a URL names below."""
@@ -74,7 +74,7 @@ def test_handlers_options() -> None:
 
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
-    *others, last = known_schemes()
+    *others, last = transport_schemes()
     assert {"amqp", "http", "memory", "mqtt"} <= set(others)
     listed = ", ".join(f"{scheme}:" for scheme in others)
     assert refused("carrier-pigeon://coop") == (
@@ -88,21 +88,21 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 def test_other_packages_bring_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints([EntryPoint("pigeon", f"{__name__}:pigeon", opening._GROUP)])
+    found = EntryPoints([EntryPoint("pigeon", f"{__name__}:pigeon", opening._TRANSPORTS.group)])
     monkeypatch.setitem(sys.modules, __name__, sys.modules[pigeon.__module__])
     monkeypatch.setattr(opening, "entry_points", found.select)
     transport = transport_from_url("pigeon://coop?batch=3")
     assert transport.features.batch == 3
-    assert "pigeon" in known_schemes()
+    assert "pigeon" in transport_schemes()
 
 
 def pigeon(url: TransportUrl) -> MemoryTransport:
-    assert (url.scheme, url.place, url.address) == ("pigeon", "//coop", "pigeon://coop")
+    assert (url.scheme, url.location, url.address) == ("pigeon", "//coop", "pigeon://coop")
     return MemoryTransport(batch=int(str(url.options["batch"])))
 
 
 def test_another_package_s_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints([EntryPoint("pigeon", "no_such_module:x", opening._GROUP)])
+    found = EntryPoints([EntryPoint("pigeon", "no_such_module:x", opening._TRANSPORTS.group)])
     monkeypatch.setattr(opening, "entry_points", found.select)
     assert "reinstall" in refused("pigeon://coop")
 
@@ -111,7 +111,7 @@ def test_a_missing_extra_says_how_to_get_it() -> None:
     program = (
         "import sys; sys.modules['aiohttp'] = None\n"
         "from pillarbox.errors import MissingExtra\n"
-        "from pillarbox.transports.opening import transport_from_url\n"
+        "from pillarbox.brokers.factory import transport_from_url\n"
         "transport_from_url('memory:')\n"
         "try: transport_from_url('https://shop.example')\n"
         "except MissingExtra as error: print(error)\n"
@@ -120,6 +120,13 @@ def test_a_missing_extra_says_how_to_get_it() -> None:
     assert done.stdout.strip() == (
         'The http transport needs the package aiohttp, which is not installed: run pip install "pillarbox[http]".'
     )
+
+
+def test_requests_are_received_without_the_extra_of_the_transport() -> None:
+    program = (
+        "import sys; sys.modules['aiohttp'] = None\nfrom pillarbox.brokers.http import HttpReceiver; HttpReceiver()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # --- options -----------------------------------------------------------------------------------------
@@ -162,7 +169,7 @@ def test_durations(text: object, seconds: float) -> None:
 
 
 def test_values_are_percent_encoded_and_keep_their_plus() -> None:
-    url = transport_url("https://shop.example?secret=whsec_a+b/c=%26%3D", options={})
+    url = parse_transport_url("https://shop.example?secret=whsec_a+b/c=%26%3D", options={})
     assert url.options == {"secret": "whsec_a+b/c=&="}
 
 
@@ -289,7 +296,7 @@ CANARY = "canary-0123456789-canary-0123456789"
 
 
 def test_nothing_shows_a_secret() -> None:
-    url = transport_url(
+    url = parse_transport_url(
         f"https://shop.example/{CANARY}?secret={CANARY}&headers.authorization=Bearer%20{CANARY}&query.token={CANARY}",
         options={},
     )

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.errors import ConfigError
-from pillarbox.stores.url_secrets import redacted
-from pillarbox.stores.urls import StoreUrl, store_url
+from pillarbox.redaction import redact_url
+from pillarbox.stores.urls import StoreUrl, parse_store_url
 
 
 def read(text: str, **environ: str) -> StoreUrl:
-    return store_url(text, environ=environ)
+    return parse_store_url(text, environ=environ)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_url_shows_itself_without_its_secrets() -> None:
 
 @pytest.mark.parametrize("option", ["password", "sslpassword", "api_key", "token", "client_secret", "AUTH"])
 def test_options_that_sound_like_secrets_are_hidden(option: str) -> None:
-    assert redacted(f"x://h/db?a=1&{option}=canary&b=2") == f"x://h/db?a=1&{option}=***&b=2"
+    assert redact_url(f"x://h/db?a=1&{option}=canary&b=2") == f"x://h/db?a=1&{option}=***&b=2"
 
 
 @given(
@@ -157,7 +157,7 @@ def test_no_password_shows_however_badly_it_was_written(noise: str, scheme: str)
         shown = str(error)
 
     assert "CANARY" not in shown
-    assert "CANARY" not in redacted(text)
+    assert "CANARY" not in redact_url(text)
 
 
 @given(st.text(min_size=1))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mariadb_server import scratch_mariadb
+from tests.support.mariadb_server import scratch_mariadb
 
 django = pytest.importorskip("django")
 

@@ -166,11 +166,11 @@ def test_failures_have_a_page_with_their_reasons(using: str, viewer: Any) -> Non
 def test_a_long_list_ends_somewhere(using: str, viewer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from django.contrib import admin
 
-    from pillarbox.integrations.django import listing
+    from pillarbox.integrations.django import admin as listing
     from pillarbox.integrations.django.models import Message
     from tests.integration.django_project.rows import written
 
-    monkeypatch.setattr(listing, "SHOWN", 3)
+    monkeypatch.setattr(listing, "LIST_LIMIT", 3)
     monkeypatch.setattr(admin.site.get_model_admin(Message), "list_per_page", 2)
     messages = [written("x", using=using) for _ in range(5)]
     response = viewer.get(MESSAGES, {"p": "2"})
@@ -321,7 +321,7 @@ def test_what_cannot_be_changed_is_told_in_one_sentence(
     assert "can be redriven" in told_to(gone)[0]
     assert operator.get(f"{MESSAGES}99999999/redrive/").status_code == 404
     assert operator.get(f"{MESSAGES}abc/payload/").status_code == 403
-    monkeypatch.setattr(admin, "MOST", 1)
+    monkeypatch.setattr(admin, "CHANGE_LIMIT", 1)
     many = operator.post(MESSAGES, chosen("redrive", *failed, confirmed="yes"), follow=True)
     assert "manage.py pillarbox messages redrive" in told_to(many)[0]
     assert {state_of(one) for one in failed} == {"failed"}
@@ -331,13 +331,13 @@ def test_a_store_that_refuses_is_told_in_one_sentence(
     using: str, operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pillarbox.errors import StoreUnavailable
-    from pillarbox.integrations.django import acting
+    from pillarbox.integrations.django import admin as acting
     from tests.integration.django_project.rows import closed
 
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("The store at postgresql://me:hunter2@host is away: try again.")
 
-    monkeypatch.setattr(acting, "asked", away)
+    monkeypatch.setattr(acting, "run_on_store", away)
     done = operator.post(MESSAGES, chosen("redrive", closed("x", using=using), confirmed="yes"), follow=True)
     assert told_to(done) == ["The store at postgresql://me:***@host is away: try again."]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver
 from pillarbox.consumer import Consumer
-from pillarbox.receivers.memory import MemoryQueue, MemoryReceiver
-from tests.consumer.scene import QUICK, TYPES, Ticked, tick, until
+from tests.support.consumer.scene import QUICK, TYPES, Ticked, tick, until
 
 Handle = Callable[[Ticked], None]
 

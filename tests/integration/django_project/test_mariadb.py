@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 from pymysql.constants.COMMAND import COM_QUERY
 
-from tests.consumer.scene import Ticked
 from tests.integration.django_project.conftest import empty
 from tests.integration.django_project.said import told, words
 from tests.integration.django_project.test_admin import (  # noqa: F401 - they run here once more
@@ -58,7 +57,8 @@ from tests.integration.django_project.test_models import (  # noqa: F401
     test_messages_are_asked_for_by_time_and_id,
 )
 from tests.integration.django_project.test_settings import url_of
-from tests.mariadb_server import connected
+from tests.support.consumer.scene import Ticked
+from tests.support.mariadb_server import connected
 
 
 @pytest.fixture(params=["mariadb"])
@@ -137,10 +137,10 @@ def test_the_store_finds_what_django_made(project: dict[str, str], using: str) -
     from django.core.management import call_command
 
     from pillarbox.integrations.django import conf
-    from pillarbox.stores.schema import schema_at
-    from pillarbox.stores.urls import store_url
+    from pillarbox.stores.factory import open_schema
+    from pillarbox.stores.urls import parse_store_url
 
-    schema = schema_at(store_url(conf.store_url(using)), names=conf.names())
+    schema = open_schema(parse_store_url(conf.build_store_url(using)), names=conf.get_names())
     assert not asyncio.run(schema.verify())
     call_command("check", databases=[using])
 

@@ -142,7 +142,7 @@ def test_messages_are_asked_for_by_time_and_id(using: str) -> None:
     assert found.headers == {"a": "b"}
     assert all_of.filter(created_at__gte=found.created_at, message_id__in=[str(message_id)]).exists()
     assert not all_of.filter(created_at__gt=found.created_at + timedelta(seconds=1)).exists()
-    stored = found.stored()
+    stored = found.to_message()
     assert (stored.message_id, stored.kind.value, stored.state.value, stored.subject) == (
         message_id,
         "event",

@@ -136,15 +136,15 @@ def url_of(alias: str, database: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     from django.db import connections
 
     from pillarbox.integrations.django import conf
-    from pillarbox.stores.urls import store_url
+    from pillarbox.stores.urls import parse_store_url
 
     whole = {"HOST": "", "PORT": "", "USER": "", "PASSWORD": "", "OPTIONS": {}} | database
     monkeypatch.setattr(connections[alias], "settings_dict", whole)
     try:
-        url = conf.store_url(alias)
+        url = conf.build_store_url(alias)
     except ConfigError:
         return None
-    store_url(url)  # which can be read
+    parse_store_url(url)  # which can be read
     return url
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.names import Names
-from pillarbox.protocols import Insert
-from tests.integration.writers.handles import Handle
-from tests.integration.writers.kinds import KINDS, STORES
-from tests.integration.writers.places import MariadbPlace, Place, PostgresPlace, SqlitePlace, message
-from tests.mariadb_server import scratch_mariadb
-from tests.postgres_server import scratch_schema
+from pillarbox.contracts.writer import Insert
+from pillarbox.message import Names
+from tests.support.mariadb_server import scratch_mariadb
+from tests.support.postgres_server import scratch_schema
+from tests.support.writers.handles import Handle
+from tests.support.writers.kinds import KINDS, STORES
+from tests.support.writers.places import MariadbPlace, Place, PostgresPlace, SqlitePlace, message
 
 
 @pytest.fixture(params=list(KINDS))
@@ -67,11 +67,11 @@ def sqlite_place(tmp_sqlite: Path) -> Place:
 def keyed(place: Place) -> Callable[..., Insert]:
     """An insert of one message for each key, which it locks."""
 
-    def made(*keys: str | None) -> Insert:
+    def make(*keys: str | None) -> Insert:
         messages = [message(f"{key}", key=key) for key in keys]
         return Insert(names=place.names, messages=messages, serialize_keys=True)
 
-    return made
+    return make
 
 
 @pytest.fixture

@@ -17,21 +17,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from pillarbox import writers
+from pillarbox.contracts.writer import Accept, Insert
 from pillarbox.errors import NotInTransaction, UnsupportedHandle
-from pillarbox.protocols import Accept, Insert
-from tests.integration.writers.handles import settled
-from tests.integration.writers.kinds import STORES
-from tests.integration.writers.places import Place, PostgresPlace, SqlitePlace, batch, subjects
-from tests.integration.writers.sqlalchemy_handles import async_engine_of, engine_of, url_of
+from tests.support.writers.handles import resolve
+from tests.support.writers.kinds import STORES
+from tests.support.writers.places import Place, PostgresPlace, SqlitePlace, batch, subjects
+from tests.support.writers.sqlalchemy_handles import build_url, create_async_engine_for, create_engine_for
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 
 
-async def _refused(tx: Any, place: Place) -> None:
+async def _assert_refused(tx: Any, place: Place) -> None:
     accept = Accept(names=place.names, consumer="c", source="/s", message_id="1")
-    for attempt in (lambda: writers.insert(tx, batch(place, "a")), lambda: writers.ask(tx, accept)):
+    for attempt in (lambda: writers.insert(tx, batch(place, "a")), lambda: writers.execute(tx, accept)):
         with pytest.raises(NotInTransaction):
-            await settled(attempt())
+            await resolve(attempt())
     assert subjects(place) == []
     assert place.query("select * from pillarbox_inbox") == []
 
@@ -41,9 +41,9 @@ async def _refused(tx: Any, place: Place) -> None:
 
 async def test_asyncpg_outside_a_transaction(postgres_place: PostgresPlace) -> None:
     connection = await asyncpg.connect(postgres_place.url)
-    await _refused(connection, postgres_place)
+    await _assert_refused(connection, postgres_place)
     async with connection.transaction():
-        await settled(writers.insert(connection, batch(postgres_place, "a")))
+        await resolve(writers.insert(connection, batch(postgres_place, "a")))
     await connection.close()
     assert subjects(postgres_place) == ["a"]
 
@@ -55,14 +55,14 @@ async def test_asyncpg_after_an_error_says_so(postgres_place: PostgresPlace) -> 
     with pytest.raises(asyncpg.UndefinedTableError):
         await connection.execute("select * from nowhere")
     with pytest.raises(asyncpg.InFailedSQLTransactionError):
-        await settled(writers.insert(connection, batch(postgres_place, "a")))
+        await resolve(writers.insert(connection, batch(postgres_place, "a")))
     await transaction.rollback()
     await connection.close()
 
 
 async def test_psycopg_in_autocommit(postgres_place: PostgresPlace) -> None:
     with psycopg.connect(postgres_place.url, autocommit=True) as connection:
-        await _refused(connection, postgres_place)
+        await _assert_refused(connection, postgres_place)
         with connection.transaction():
             writers.insert(connection, batch(postgres_place, "a"))
         connection.execute("begin")
@@ -80,9 +80,9 @@ async def test_psycopg_in_autocommit(postgres_place: PostgresPlace) -> None:
 
 async def test_async_psycopg_in_autocommit(postgres_place: PostgresPlace) -> None:
     async with await psycopg.AsyncConnection.connect(postgres_place.url, autocommit=True) as connection:
-        await _refused(connection, postgres_place)
+        await _assert_refused(connection, postgres_place)
         async with connection.transaction():
-            await settled(writers.insert(connection, batch(postgres_place, "a")))
+            await resolve(writers.insert(connection, batch(postgres_place, "a")))
     assert subjects(postgres_place) == ["a"]
 
 
@@ -102,7 +102,7 @@ async def test_psycopg_closed_or_failed_says_so(postgres_place: PostgresPlace) -
 
 async def test_sqlite3_without_isolation_level(sqlite_place: SqlitePlace) -> None:
     with closing(sqlite3.connect(sqlite_place.path, isolation_level=None)) as connection:
-        await _refused(connection, sqlite_place)
+        await _assert_refused(connection, sqlite_place)
         connection.execute("begin")
         writers.insert(connection, batch(sqlite_place, "a"))
         connection.execute("commit")
@@ -113,9 +113,9 @@ async def test_sqlite3_without_isolation_level(sqlite_place: SqlitePlace) -> Non
 
 async def test_aiosqlite_without_isolation_level(sqlite_place: SqlitePlace) -> None:
     async with aiosqlite.connect(sqlite_place.path, isolation_level=None) as connection:
-        await _refused(connection, sqlite_place)
+        await _assert_refused(connection, sqlite_place)
         await connection.execute("begin")
-        await settled(writers.insert(connection, batch(sqlite_place, "a")))
+        await resolve(writers.insert(connection, batch(sqlite_place, "a")))
         await connection.execute("commit")
     assert subjects(sqlite_place) == ["a"]
 
@@ -124,8 +124,8 @@ async def test_aiosqlite_without_isolation_level(sqlite_place: SqlitePlace) -> N
 @pytest.mark.parametrize("autocommit", [True, False])
 async def test_sqlite3_autocommit_attribute(sqlite_place: SqlitePlace, autocommit: bool) -> None:
     options: dict[str, Any] = {"autocommit": autocommit}
-    engine = engine_of(sqlite_place, "pysqlite", connect_args=options)
-    async_engine = async_engine_of(sqlite_place, "aiosqlite", connect_args=options)
+    engine = create_engine_for(sqlite_place, "pysqlite", connect_args=options)
+    async_engine = create_async_engine_for(sqlite_place, "aiosqlite", connect_args=options)
     async with AsyncExitStack() as stack:
         handles: list[Any] = [
             stack.enter_context(closing(sqlite3.connect(sqlite_place.path, **options))),
@@ -135,10 +135,10 @@ async def test_sqlite3_autocommit_attribute(sqlite_place: SqlitePlace, autocommi
         ]
         for handle in handles:
             if autocommit:
-                await _refused(handle, sqlite_place)
+                await _assert_refused(handle, sqlite_place)
             else:
-                await settled(writers.insert(handle, batch(sqlite_place, "a")))
-                await settled(handle.commit())
+                await resolve(writers.insert(handle, batch(sqlite_place, "a")))
+                await resolve(handle.commit())
     engine.dispose()
     await async_engine.dispose()
     assert subjects(sqlite_place) == ([] if autocommit else ["a"] * 4)
@@ -160,7 +160,7 @@ async def test_more_rows_than_one_statement_holds_stay_in_the_transaction(
 async def test_more_rows_than_one_statement_holds_are_all_or_nothing(sqlite_place: SqlitePlace) -> None:
     bad = batch(sqlite_place, *map(str, range(4_000)))
     bad = Insert(names=bad.names, messages=[*bad.messages, bad.messages[0]])
-    engine = engine_of(sqlite_place, "pysqlite")
+    engine = create_engine_for(sqlite_place, "pysqlite")
     with closing(sqlite3.connect(sqlite_place.path)) as connection:
         connection.executescript("create unique index once on pillarbox_outbox (message_id)")
         connection.execute("insert into orders (id) values (1)")
@@ -184,7 +184,7 @@ Opener = Callable[[Place, str], Any]
 
 @asynccontextmanager
 async def _engine_wide(place: Place, driver: str) -> AsyncIterator[Any]:
-    engine = engine_of(place, driver, isolation_level="AUTOCOMMIT")
+    engine = create_engine_for(place, driver, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, Session(engine) as session:
         yield [connection, session]
     engine.dispose()
@@ -192,7 +192,7 @@ async def _engine_wide(place: Place, driver: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _engine_option(place: Place, driver: str) -> AsyncIterator[Any]:
-    engine = create_engine(url_of(place, driver))
+    engine = create_engine(build_url(place, driver))
     options = {"schema_translate_map": {None: place.names.schema}, **AUTOCOMMIT}  # at once: 2.0.36 takes no second
     with Session(engine.execution_options(**options)) as session:
         yield [session]
@@ -201,7 +201,7 @@ async def _engine_option(place: Place, driver: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _connection_option(place: Place, driver: str) -> AsyncIterator[Any]:
-    engine = engine_of(place, driver)
+    engine = create_engine_for(place, driver)
     with engine.connect() as connection, Session(engine) as session:
         session.connection(execution_options=AUTOCOMMIT)
         yield [connection.execution_options(**AUTOCOMMIT), session]
@@ -214,26 +214,26 @@ async def test_sqlalchemy_autocommit(driver: str, opened: Any, request: pytest.F
     place: Place = request.getfixturevalue(f"{STORES[f'ConnectionHandle-{driver}']}_place")
     async with opened(place, driver) as handles:
         for handle in handles:
-            await _refused(handle, place)
+            await _assert_refused(handle, place)
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "aiosqlite", "asyncmy", "aiomysql"])
 async def test_async_sqlalchemy_autocommit(driver: str, request: pytest.FixtureRequest) -> None:
     place: Place = request.getfixturevalue(f"{STORES[f'AsyncConnectionHandle-{driver}']}_place")
-    wide = async_engine_of(place, driver, isolation_level="AUTOCOMMIT")
-    plain = async_engine_of(place, driver)
+    wide = create_async_engine_for(place, driver, isolation_level="AUTOCOMMIT")
+    plain = create_async_engine_for(place, driver)
     async with wide.connect() as connection, AsyncSession(wide) as session, plain.connect() as optioned:
         handles: list[AsyncConnection | AsyncSession] = [connection, session]
         handles.append(await optioned.execution_options(**AUTOCOMMIT))
         for handle in handles:
-            await _refused(handle, place)
+            await _assert_refused(handle, place)
     await wide.dispose()
     await plain.dispose()
 
 
 async def test_sqlite_engine_that_begins_by_event_is_fine(sqlite_place: SqlitePlace) -> None:
     """The recipe that SQLAlchemy's documentation gives for savepoints on SQLite."""
-    engine = engine_of(sqlite_place, "pysqlite")
+    engine = create_engine_for(sqlite_place, "pysqlite")
 
     @event.listens_for(engine, "connect")
     def connected(driver: sqlite3.Connection, _: object) -> None:
@@ -256,7 +256,7 @@ async def test_sqlite_engine_that_begins_by_event_is_fine(sqlite_place: SqlitePl
 
 
 async def test_other_dialects_are_named(sqlite_place: SqlitePlace) -> None:
-    engine = engine_of(sqlite_place, "pysqlite")
+    engine = create_engine_for(sqlite_place, "pysqlite")
     with engine.connect() as connection:
         engine.dialect.driver = "other"
         with pytest.raises(UnsupportedHandle, match=r"sqlite\+other"):

@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 
-from tests.integration.writers import child
-from tests.integration.writers.places import Place, orders, subjects
+from tests.support.writers import child
+from tests.support.writers.places import Place, orders, subjects
 
 # Children fork from a process that has the drivers imported, and nothing open.
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.integration.writers.child"])
+_PROCESSES.set_forkserver_preload(["tests.support.writers.child"])
 
 
 @pytest.mark.parametrize("point", ["given", "written", "committed"])

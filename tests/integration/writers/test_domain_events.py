@@ -15,9 +15,14 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from pillarbox import Outbox, decode
 from pillarbox.errors import ConfigError, UnknownType
-from tests.integration.writers.places import Place, orders, outbox, subjects
-from tests.integration.writers.shop_models import MODELS, TYPES, Declared, Told, outbox_at, tell
-from tests.integration.writers.sqlalchemy_handles import ASYNC, async_engine_of, engine_of, watched
+from tests.support.writers.places import Place, orders, outbox, subjects
+from tests.support.writers.shop_models import MODELS, TYPES, Declared, OrderNoted, build_outbox, raise_words
+from tests.support.writers.sqlalchemy_handles import (
+    ASYNC,
+    create_async_engine_for,
+    create_engine_for,
+    record_statements,
+)
 
 
 @pytest.fixture(params=["psycopg", "pysqlite", "pymysql"])
@@ -27,26 +32,26 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(kind: str, place: Place) -> Iterator[Engine]:
-    engine = engine_of(place, kind.partition("-")[2])
+    engine = create_engine_for(place, kind.partition("-")[2])
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
 def box(place: Place) -> Outbox:
-    return outbox_at(place)
+    return build_outbox(place)
 
 
 @pytest.fixture
-def made(engine: Engine, box: Outbox) -> sessionmaker[Session]:
+def sessions(engine: Engine, box: Outbox) -> sessionmaker[Session]:
     maker = sessionmaker(engine)
     box.attach(maker)
     return maker
 
 
 @pytest.fixture
-def session(made: sessionmaker[Session]) -> Iterator[Session]:
-    with made() as session:
+def session(sessions: sessionmaker[Session]) -> Iterator[Session]:
+    with sessions() as session:
         yield session
 
 
@@ -64,12 +69,12 @@ def stored(session: Session, *notes: str) -> list[Declared]:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_new_aggregate_tells_with_the_key_that_the_flush_made(model: Any, session: Session, place: Place) -> None:
     order = model(note="new")
-    tell(order, "placed")
+    raise_words(order, "placed")
     session.add(order)
     assert subjects(place) == []
     session.commit()
     (message,) = outbox(place)
-    assert decode(message, types=TYPES) == Told(order.id, "placed")
+    assert decode(message, types=TYPES) == OrderNoted(order.id, "placed")
     assert orders(place) == [order.id]
     assert order.raised_events == ()
 
@@ -80,9 +85,9 @@ def test_changed_and_deleted_aggregates_tell_too(model: Any, session: Session, p
     session.add_all([changed, deleted])
     session.commit()
     changed.note = "c"
-    tell(changed, "changed")
+    raise_words(changed, "changed")
     session.delete(deleted)
-    tell(deleted, "deleted")
+    raise_words(deleted, "deleted")
     session.commit()
     assert subjects(place) == ["changed", "deleted"]
 
@@ -93,8 +98,8 @@ async def test_an_aggregate_without_a_changed_column_tells_even_if_nobody_holds_
     (order,) = stored(session, "a")
     number = order.id
     del order
-    async with watched(engine) as seen:
-        tell(session.get_one(Declared, number), "seen")
+    async with record_statements(engine) as seen:
+        raise_words(session.get_one(Declared, number), "seen")
         gc.collect()
         session.commit()
     assert subjects(place) == ["seen"]
@@ -104,10 +109,10 @@ async def test_an_aggregate_without_a_changed_column_tells_even_if_nobody_holds_
 def test_events_of_several_aggregates_keep_the_order_they_were_raised_in(session: Session, place: Place) -> None:
     one, two = stored(session, "a", "b")
     new = Declared(note="c")
-    tell(two, "1")
-    tell(new, "2")
-    tell(one, "3")
-    tell(two, "4")
+    raise_words(two, "1")
+    raise_words(new, "2")
+    raise_words(one, "3")
+    raise_words(two, "4")
     session.add(new)
     one.note = "changed"
     session.commit()
@@ -116,8 +121,8 @@ def test_events_of_several_aggregates_keep_the_order_they_were_raised_in(session
 
 def test_options_of_publish_hold_for_that_event(session: Session, place: Place) -> None:
     order = Declared(note="a")
-    order.raise_event(Told(1, "a"), topic="special", headers={"a": "b"}, key="mine")
-    order.raise_event(Told(1, "b"))
+    order.raise_event(OrderNoted(1, "a"), topic="special", headers={"a": "b"}, key="mine")
+    order.raise_event(OrderNoted(1, "b"))
     session.add(order)
     session.commit()
     first, second = outbox(place)
@@ -128,17 +133,17 @@ def test_options_of_publish_hold_for_that_event(session: Session, place: Place) 
 def test_each_event_is_published_once_whatever_flushes(session: Session, place: Place) -> None:
     order = Declared(note="a")
     session.add(order)
-    tell(order, "1")
+    raise_words(order, "1")
     session.flush()
     session.scalars(select(Declared)).all()
-    tell(order, "2")
+    raise_words(order, "2")
     order.note = "b"
     session.scalars(select(Declared)).all()  # flushes by itself
-    tell(order, "3")
+    raise_words(order, "3")
     session.flush()
     session.commit()
     session.commit()
-    tell(order, "4")
+    raise_words(order, "4")
     session.commit()
     assert subjects(place) == ["1", "2", "3", "4"]
 
@@ -146,8 +151,8 @@ def test_each_event_is_published_once_whatever_flushes(session: Session, place: 
 def test_what_is_published_by_hand_and_raised_goes_out_together(session: Session, box: Outbox, place: Place) -> None:
     order = Declared(note="a")
     session.add(order)
-    tell(order, "raised")
-    box.publish(session, Told(0, "by hand"))
+    raise_words(order, "raised")
+    box.publish(session, OrderNoted(0, "by hand"))
     session.commit()
     assert sorted(str(subject) for subject in subjects(place)) == ["by hand", "raised"]
 
@@ -163,7 +168,7 @@ def test_an_event_that_a_session_listener_raises_is_not_lost(hook: str, session:
     def listener(*_: object) -> None:
         if not told:
             told.append(hook)
-            tell(order, hook)
+            raise_words(order, hook)
 
     event.listen(session, hook, listener)
     session.add(order)
@@ -175,7 +180,7 @@ def test_an_event_that_a_session_listener_raises_is_not_lost(hook: str, session:
 @pytest.mark.parametrize("hook", ["before_insert", "after_insert"])
 def test_an_event_that_a_mapper_listener_raises_is_not_lost(hook: str, session: Session, place: Place) -> None:
     def listener(_mapper: object, _connection: object, order: Declared) -> None:
-        tell(order, hook)
+        raise_words(order, hook)
 
     event.listen(Declared, hook, listener)
     try:
@@ -189,9 +194,9 @@ def test_an_event_that_a_mapper_listener_raises_is_not_lost(hook: str, session: 
 def test_an_event_that_making_an_event_raises_is_not_lost(session: Session, place: Place) -> None:
     order = Declared(note="a")
 
-    def first() -> Told:
-        tell(order, "second")
-        return Told(order.id, "first")
+    def first() -> OrderNoted:
+        raise_words(order, "second")
+        return OrderNoted(order.id, "first")
 
     order.raise_event(first)
     session.add(order)
@@ -202,7 +207,7 @@ def test_an_event_that_making_an_event_raises_is_not_lost(session: Session, plac
 def test_an_event_raised_after_the_commit_belongs_to_the_next(session: Session, place: Place) -> None:
     order = Declared(note="a")
     session.add(order)
-    event.listen(session, "after_commit", lambda _: tell(order, "after"), once=True)
+    event.listen(session, "after_commit", lambda _: raise_words(order, "after"), once=True)
     session.commit()
     assert subjects(place) == []
     session.commit()
@@ -217,35 +222,35 @@ def test_an_event_raised_after_the_commit_belongs_to_the_next(session: Session, 
 def test_after_a_rollback_the_aggregate_is_clean(flushed: bool, end: str, session: Session, place: Place) -> None:
     (order,) = stored(session, "a")
     order.note = "b"
-    tell(order, "1")
+    raise_words(order, "1")
     if flushed:
         session.flush()
-        tell(order, "2")
+        raise_words(order, "2")
     getattr(session, end)()
     assert order.raised_events == ()
     session.add(order)
     order.note = "c"
-    tell(order, "3")
+    raise_words(order, "3")
     session.commit()
     assert subjects(place) == ["3"]
 
 
 def test_a_savepoint_takes_its_own_events_with_it_and_no_others(session: Session, place: Place) -> None:
     one, two = stored(session, "a", "b")
-    tell(one, "before, unchanged")
+    raise_words(one, "before, unchanged")
     with suppress(LookupError), session.begin_nested():
         raise LookupError
     two.note = "c"
-    tell(two, "before, changed")
+    raise_words(two, "before, changed")
     savepoint = session.begin_nested()
-    tell(one, "inside, unchanged")
+    raise_words(one, "inside, unchanged")
     two.note = "d"
-    tell(two, "inside, flushed")
+    raise_words(two, "inside, flushed")
     session.flush()
-    tell(two, "inside, not flushed")
+    raise_words(two, "inside, not flushed")
     savepoint.rollback()
     assert (one.raised_events, two.raised_events) == ((), ())
-    tell(one, "after")
+    raise_words(one, "after")
     session.commit()
     assert subjects(place) == ["before, unchanged", "before, changed", "after"]
 
@@ -253,23 +258,23 @@ def test_a_savepoint_takes_its_own_events_with_it_and_no_others(session: Session
 def test_a_released_savepoint_keeps_its_events(session: Session, place: Place) -> None:
     (order,) = stored(session, "a")
     with session.begin_nested():
-        tell(order, "1")
+        raise_words(order, "1")
         with session.begin_nested():
-            tell(order, "2")
-    tell(order, "3")
+            raise_words(order, "2")
+    raise_words(order, "3")
     session.commit()
     assert subjects(place) == ["1", "2", "3"]
 
 
 def test_a_flush_that_fails_leaves_nothing_behind(session: Session, place: Place) -> None:
     (order,) = stored(session, "a")
-    tell(order, "1")
+    raise_words(order, "1")
     session.add(Declared(id=order.id, note="the same key"))
     with pytest.raises(Exception, match=r"(?i)unique|duplicate|conflicts"):
         session.flush()
     session.rollback()
     assert order.raised_events == ()
-    tell(order, "2")
+    raise_words(order, "2")
     session.commit()
     assert subjects(place) == ["2"]
 
@@ -287,14 +292,14 @@ def test_an_event_that_cannot_be_published_stops_every_commit(session: Session, 
 
 
 def test_an_expunged_aggregate_takes_its_events_along(
-    session: Session, made: sessionmaker[Session], place: Place
+    session: Session, sessions: sessionmaker[Session], place: Place
 ) -> None:
     (order,) = stored(session, "a")
-    tell(order, "1")
+    raise_words(order, "1")
     session.expunge(order)
     session.commit()
     assert subjects(place) == []
-    with made() as other:
+    with sessions() as other:
         other.add(order)
         other.commit()
     assert subjects(place) == ["1"]
@@ -312,12 +317,12 @@ def test_a_statement_past_the_unit_of_work_raises_nothing(session: Session, plac
 
 def test_sessions_that_are_not_attached_leave_events_where_they_are(engine: Engine, place: Place) -> None:
     order = Declared(note="a")
-    tell(order, "1")
+    raise_words(order, "1")
     with Session(engine) as session:
         session.add(order)
         session.commit()
         assert subjects(place) == []
-        assert order.take_events() == [Told(order.id, "1")]
+        assert order.take_events() == [OrderNoted(order.id, "1")]
         assert order.raised_events == ()
 
 
@@ -333,24 +338,24 @@ def test_a_class_a_session_or_a_scoped_session_can_be_attached(
     box.attach({"class": Own, "session": session, "scoped": scoped}[of])
     with session:
         order = Declared(note="a")
-        tell(order, "1")
+        raise_words(order, "1")
         session.add(order)
         session.commit()
     assert subjects(place) == ["1"]
 
 
 def test_attaching_twice_is_harmless_and_to_two_outboxes_refused(
-    made: sessionmaker[Session], box: Outbox, place: Place
+    sessions: sessionmaker[Session], box: Outbox, place: Place
 ) -> None:
-    box.attach(made)
-    with made() as session:
+    box.attach(sessions)
+    with sessions() as session:
         order = Declared(note="a")
-        tell(order, "1")
+        raise_words(order, "1")
         session.add(order)
         session.commit()
     assert subjects(place) == ["1"]
     with pytest.raises(ConfigError, match="another outbox already"):
-        outbox_at(place).attach(made)
+        build_outbox(place).attach(sessions)
     with pytest.raises(ConfigError, match="Cannot attach to 'sessions'"):
         box.attach("sessions")
 
@@ -359,7 +364,7 @@ def test_attaching_twice_is_harmless_and_to_two_outboxes_refused(
 async def test_async_sessions_publish_what_their_aggregates_raise(
     of: str, kind: str, place: Place, box: Outbox
 ) -> None:
-    engine = async_engine_of(place, ASYNC[kind.partition("-")[2]])
+    engine = create_async_engine_for(place, ASYNC[kind.partition("-")[2]])
     maker = async_sessionmaker(engine)
     scoped = async_scoped_session(maker, scopefunc=lambda: 1)
     session = maker() if of == "session" else None
@@ -367,17 +372,17 @@ async def test_async_sessions_publish_what_their_aggregates_raise(
     session = session or maker()
     async with session:
         order = Declared(note="a")
-        tell(order, "1")
+        raise_words(order, "1")
         session.add(order)
         await session.commit()
-        tell(order, "2")
+        raise_words(order, "2")
         await session.rollback()
         await session.refresh(order)
-        tell(order, "3")
+        raise_words(order, "3")
         await session.commit()
     plain = AsyncSession(engine)
     order = Declared(note="b")
-    tell(order, "of a session that is not attached")
+    raise_words(order, "of a session that is not attached")
     plain.add(order)
     await plain.commit()
     await plain.close()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
-from tests.integration.writers.places import Place, subjects
-from tests.integration.writers.shop_models import Declared, outbox_at, tell
-from tests.integration.writers.sqlalchemy_handles import engine_of
+from tests.support.writers.places import Place, subjects
+from tests.support.writers.shop_models import Declared, build_outbox, raise_words
+from tests.support.writers.sqlalchemy_handles import create_engine_for
 
 STEPS: Final = [
     "raise",
@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(kind: str, place: Place) -> Iterator[Engine]:
-    engine = engine_of(place, kind.partition("-")[2])
+    engine = create_engine_for(place, kind.partition("-")[2])
     if engine.dialect.name == "sqlite":
         _begin_properly(engine)
     yield engine
@@ -98,21 +98,21 @@ class Run:
     def _order(self, which: int) -> Declared | None:
         return self.session.get(Declared, self._ids[which])
 
-    def _told(self, order: Declared) -> None:
+    def _execute_beneath(self, order: Declared) -> None:
         word = str(next(self._words))
-        tell(order, word)
+        raise_words(order, word)
         self.model.open[-1].append(word)
 
     def _raise(self, which: int) -> None:
         if (order := self._order(which)) is not None:
-            self._told(order)
+            self._execute_beneath(order)
 
     def _raise_on_a_new_one(self, which: int) -> None:
         order = Declared(note="new")
         if which:
-            self._told(order)
+            self._execute_beneath(order)
         self.session.add(order)
-        self._told(order)
+        self._execute_beneath(order)
 
     def _change(self, which: int) -> None:
         if (order := self._order(which)) is not None:
@@ -120,7 +120,7 @@ class Run:
 
     def _delete(self, which: int) -> None:
         if (order := self._order(which)) is not None:
-            self._told(order)
+            self._execute_beneath(order)
             self.session.delete(order)
 
     def _flush(self, _: int) -> None:
@@ -156,7 +156,7 @@ class Run:
 def test_the_rows_are_those_of_the_model(steps: list[tuple[str, int]], engine: Engine, place: Place) -> None:
     before = len(subjects(place))
     maker = sessionmaker(engine)
-    outbox_at(place).attach(maker)
+    build_outbox(place).attach(maker)
     with maker() as session:
         run = Run(session, count())
         for step, which in steps:

@@ -7,17 +7,17 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from pillarbox.contracts.writer import Insert
 from pillarbox.message import Kind, Waits
-from pillarbox.protocols import Insert
-from tests.integration.writers.handles import Handle, insert, undo
-from tests.integration.writers.places import HAPPENED, Place, batch, message, orders, outbox, subjects
+from tests.support.writers.handles import Handle, insert, undo
+from tests.support.writers.places import HAPPENED, Place, batch, message, orders, outbox, subjects
 
 
 async def test_message_and_business_row_appear_with_the_commit(handle: Handle, place: Place) -> None:
     await handle.begin()
     await handle.order(1)
     await insert(handle, batch(place, "a"))
-    await handle.written()
+    await handle.flush_written()
     assert (orders(place), subjects(place)) == ([], [])
     await handle.commit()
     assert (orders(place), subjects(place)) == ([1], ["a"])
@@ -45,7 +45,7 @@ async def test_rollback_takes_both(handle: Handle, place: Place, written: bool) 
     await handle.order(1)
     await insert(handle, batch(place, "a"))
     if written:
-        await handle.written()
+        await handle.flush_written()
     await handle.rollback()
     assert (orders(place), subjects(place)) == ([], [])
 

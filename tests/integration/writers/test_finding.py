@@ -18,12 +18,12 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from pillarbox import writers
+from pillarbox.contracts.writer import Insert
 from pillarbox.errors import UnsupportedHandle
-from pillarbox.names import Names
-from pillarbox.protocols import Insert
-from pillarbox.writers.finding import writer_class
-from tests.integration.writers.handles import Handle
-from tests.integration.writers.kinds import KINDS
+from pillarbox.message import Names
+from pillarbox.writers.registry import find_writer_class
+from tests.support.writers.handles import Handle
+from tests.support.writers.kinds import KINDS
 
 ASYNC = ("async", "Async", "aiosqlite", "aiomysql")
 
@@ -34,7 +34,7 @@ async def test_every_kind_knows_whether_it_is_awaited(handle: Handle, kind: str)
 
 async def test_heirs_are_handles_too(handle: Handle, kind: str) -> None:
     heir = type("Heir", (_Between, type(handle.tx)), {}) if kind != "asyncpg-pool" else type(handle.tx)
-    assert writer_class(heir).is_async is any(word in kind for word in ASYNC)
+    assert find_writer_class(heir).is_async is any(word in kind for word in ASYNC)
 
 
 class _Between:
@@ -80,9 +80,9 @@ def test_no_driver_is_imported_that_the_caller_does_not_use() -> None:
     program = """
 import sqlite3, sys
 from pillarbox import writers
-from pillarbox.names import Names
-from pillarbox.protocols import Insert
-from pillarbox.writers.finding import writer_class
+from pillarbox.message import Names
+from pillarbox.contracts.writer import Insert
+from pillarbox.writers.registry import find_writer_class
 writers.insert(sqlite3.connect(":memory:"), Insert(names=Names(), messages=[]))
 drivers = {"asyncpg", "psycopg", "aiosqlite", "pymysql", "asyncmy", "aiomysql"}
 print(sorted({"sqlalchemy", *drivers} & set(sys.modules)))

@@ -16,9 +16,10 @@ import pytest
 
 from pillarbox.errors import ConfigError, DecodeError
 from pillarbox.inbox import Inbox
-from tests.integration.writers.handles import Handle, insert, settled, undo
-from tests.integration.writers.kinds import KINDS
-from tests.integration.writers.places import (
+from tests.support.mariadb_server import connected
+from tests.support.writers.handles import Handle, insert, resolve, undo
+from tests.support.writers.kinds import KINDS
+from tests.support.writers.places import (
     MariadbPlace,
     Place,
     PostgresPlace,
@@ -28,7 +29,6 @@ from tests.integration.writers.places import (
     orders,
     subjects,
 )
-from tests.mariadb_server import connected
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def inbox(place: Place) -> Inbox:
 
 
 async def accept(inbox: Inbox, handle: Handle, event: Any) -> bool:
-    return bool(await settled(inbox.accept(handle.tx, event)))
+    return bool(await resolve(inbox.accept(handle.tx, event)))
 
 
 def seen(place: Place) -> list[tuple[Any, ...]]:
@@ -99,7 +99,7 @@ async def test_effect_record_and_messages_share_their_fate(handle: Handle, place
 async def test_savepoint_takes_the_record_back(handle: Handle, place: Place, inbox: Inbox) -> None:
     await handle.begin()
     await handle.order(1)
-    await handle.written()
+    await handle.flush_written()
     async with handle.savepoint():
         assert await accept(inbox, handle, CloudEvent())
         undo()
@@ -238,14 +238,14 @@ def test_consumer_needs_a_name() -> None:
 def _write(place: Place, sql: str) -> None:
     if isinstance(place, PostgresPlace):
         with psycopg.connect(place.url) as connection:
-            connection.execute(place.names.applied(sql).encode())
+            connection.execute(place.names.qualify(sql).encode())
         return
     if isinstance(place, MariadbPlace):
         with closing(connected(place.url)) as maria, maria.cursor() as cursor:
-            cursor.execute(place.names.applied(sql, quote="`"))
+            cursor.execute(place.names.qualify(sql, quote="`"))
             maria.commit()
         return
     assert isinstance(place, SqlitePlace)
     with closing(sqlite3.connect(place.path)) as lite:
-        lite.execute(place.names.applied(sql))
+        lite.execute(place.names.qualify(sql))
         lite.commit()

@@ -19,15 +19,15 @@ from pymysql.cursors import SSDictCursor
 from sqlalchemy import create_engine
 
 from pillarbox import writers
+from pillarbox.contracts.writer import Insert
 from pillarbox.errors import NotInTransaction
 from pillarbox.inbox import Inbox
 from pillarbox.message import Message
-from pillarbox.protocols import Insert
-from pillarbox.writers.rows import COLUMNS
-from tests.integration.writers.handles import Handle, insert, settled, staged
-from tests.integration.writers.kinds import KINDS, STORES
-from tests.integration.writers.places import MariadbPlace, Place, batch, message, orders, outbox, subjects
-from tests.mariadb_server import connected, options
+from pillarbox.writers.insert_sql import COLUMNS
+from tests.support.mariadb_server import connected, options
+from tests.support.writers.handles import Handle, insert, resolve, write_staged
+from tests.support.writers.kinds import KINDS, STORES
+from tests.support.writers.places import MariadbPlace, Place, batch, message, orders, outbox, subjects
 
 RAW: Final = ["pymysql", "asyncmy", "aiomysql"]
 
@@ -37,12 +37,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def _told(handle: Handle, sql: str) -> None:
+async def _execute_beneath(handle: Handle, sql: str) -> None:
     """Said to the connection beneath the handle."""
     tx = handle.tx
     if hasattr(tx, "flush"):
-        tx = await settled(tx.connection())
-    await settled(tx.exec_driver_sql(sql) if hasattr(tx, "exec_driver_sql") else tx.query(sql))
+        tx = await resolve(tx.connection())
+    await resolve(tx.exec_driver_sql(sql) if hasattr(tx, "exec_driver_sql") else tx.query(sql))
 
 
 # --- what applications set on their connections --------------------------------------------------
@@ -65,16 +65,16 @@ SETTINGS: Final = [
 @pytest.mark.parametrize("kind", [*RAW, "SessionHandle-pymysql", "AsyncConnectionHandle-asyncmy"])
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_settings_of_the_connection_do_not_matter(handle: Handle, place: Place, setting: str) -> None:
-    await _told(handle, setting)
+    await _execute_beneath(handle, setting)
     await handle.commit()
     given = [_odd(f"{number}{ODD}") for number in range(2)]
     inbox = Inbox(f"billing {ODD}", schema=place.names.schema)
     await handle.begin()
     await insert(handle, Insert(names=place.names, messages=given[:1], serialize_keys=True))
     await insert(handle, Insert(names=place.names, messages=given, delay=timedelta(days=1)))
-    assert await settled(inbox.accept(handle.tx, given[0]))
-    assert not await settled(inbox.accept(handle.tx, given[0]))
-    await settled(inbox.fail(handle.tx, given[1], error=ODD, attempts=2, content=bytes(range(256))))
+    assert await resolve(inbox.accept(handle.tx, given[0]))
+    assert not await resolve(inbox.accept(handle.tx, given[0]))
+    await resolve(inbox.fail(handle.tx, given[1], error=ODD, attempts=2, content=bytes(range(256))))
     await handle.commit()
     got = outbox(place)
     assert [_chosen(one) for one in got] == [_chosen(one) for one in (given[0], *given)]
@@ -115,7 +115,7 @@ async def test_statements_that_the_driver_prepares(mariadb_place: MariadbPlace) 
         pytest.skip("This asyncmy prepares no statements: install a newer one.")
     given = [_odd(f"{number}{ODD}") for number in range(3)]
     for part in (given[:1], given):
-        await settled(writers.insert(connection, Insert(names=mariadb_place.names, messages=part, serialize_keys=True)))
+        await resolve(writers.insert(connection, Insert(names=mariadb_place.names, messages=part, serialize_keys=True)))
     inbox = Inbox("billing", schema=mariadb_place.names.schema)
     assert await inbox.accept(connection, given[0])
     assert await inbox.start(connection, given[1]) == 1
@@ -127,23 +127,23 @@ async def test_statements_that_the_driver_prepares(mariadb_place: MariadbPlace) 
 # --- a handle that would commit on its own -------------------------------------------------------
 
 
-async def _autocommitting(kind: str, place: MariadbPlace) -> Handle:
+async def _make_autocommitting(kind: str, place: MariadbPlace) -> Handle:
     handle = KINDS[kind][1]()
     await handle.open(place)
-    await settled(handle.tx.autocommit(True))
+    await resolve(handle.tx.autocommit(True))
     return handle
 
 
 @pytest.mark.parametrize("kind", RAW)
 async def test_autocommit_needs_a_transaction(kind: str, mariadb_place: MariadbPlace) -> None:
-    handle = await _autocommitting(kind, mariadb_place)
+    handle = await _make_autocommitting(kind, mariadb_place)
     inbox = Inbox("billing", schema=mariadb_place.names.schema)
     with pytest.raises(NotInTransaction, match="begin"):
         await insert(handle, batch(mariadb_place, "refused"))
     with pytest.raises(NotInTransaction, match="begin"):
-        await settled(inbox.accept(handle.tx, message()))
+        await resolve(inbox.accept(handle.tx, message()))
     for name, begin in (("a", handle.tx.begin), ("b", lambda: handle.tx.query("start transaction"))):
-        await settled(begin())
+        await resolve(begin())
         await insert(handle, batch(mariadb_place, name))
         await handle.commit()
     with pytest.raises(NotInTransaction, match="begin"):
@@ -155,8 +155,8 @@ async def test_autocommit_needs_a_transaction(kind: str, mariadb_place: MariadbP
 @pytest.mark.parametrize("kind", RAW)
 async def test_autocommit_after_a_deadlock_is_outside_a_transaction(kind: str, mariadb_place: MariadbPlace) -> None:
     """The server has rolled back, and the driver was told of an error only."""
-    handle = await _autocommitting(kind, mariadb_place)
-    await settled(handle.tx.begin())
+    handle = await _make_autocommitting(kind, mariadb_place)
+    await resolve(handle.tx.begin())
     await handle.order(1)
     with closing(connected(mariadb_place.url)) as rival:
         rival.query(f"insert into orders (id) values {', '.join(f'({number})' for number in range(2, 500))}")
@@ -234,8 +234,8 @@ async def test_second_writer_of_a_key_waits_for_the_first(
     assert isinstance(place, MariadbPlace)
     await handle.begin()
     await insert(handle, keyed("k", None, "other"))
-    await handle.written()
-    await staged(handle)
+    await handle.flush_written()
+    await write_staged(handle)
     with closing(connected(place.url)) as second:
         second.query("set innodb_lock_wait_timeout = 1")
         with pytest.raises(pymysql.Error, match="1205"):
@@ -333,23 +333,23 @@ async def test_everything_that_an_inbox_is_asked(handle: Handle, place: Place) -
     inbox, other = (Inbox(name, schema=place.names.schema) for name in ("billing", "mail"))
     kept, again = message("kept"), message("again")
     await handle.begin()
-    await settled(inbox.fail(handle.tx, kept, error="no", attempts=3, content=b"\x00\xffkept"))
-    await settled(other.fail(handle.tx, kept, error="no", attempts=3, content=b"other"))
-    assert await settled(inbox.redriven(handle.tx)) == []
-    assert await settled(inbox.start(handle.tx, kept)) == 1
-    assert await settled(other.start(handle.tx, kept)) == 1
-    assert await settled(inbox.start(handle.tx, again)) == 1
-    assert await settled(inbox.start(handle.tx, again)) == 2
-    assert await settled(inbox.redriven(handle.tx)) == [b"\x00\xffkept"]
-    assert await settled(inbox.redriven(handle.tx, limit=0)) == []
-    assert await settled(inbox.accept(handle.tx, kept))
-    assert await settled(inbox.redriven(handle.tx)) == []
+    await resolve(inbox.fail(handle.tx, kept, error="no", attempts=3, content=b"\x00\xffkept"))
+    await resolve(other.fail(handle.tx, kept, error="no", attempts=3, content=b"other"))
+    assert await resolve(inbox.redriven(handle.tx)) == []
+    assert await resolve(inbox.start(handle.tx, kept)) == 1
+    assert await resolve(other.start(handle.tx, kept)) == 1
+    assert await resolve(inbox.start(handle.tx, again)) == 1
+    assert await resolve(inbox.start(handle.tx, again)) == 2
+    assert await resolve(inbox.redriven(handle.tx)) == [b"\x00\xffkept"]
+    assert await resolve(inbox.redriven(handle.tx, limit=0)) == []
+    assert await resolve(inbox.accept(handle.tx, kept))
+    assert await resolve(inbox.redriven(handle.tx)) == []
     await handle.commit()
     await handle.begin()
-    assert await settled(inbox.forget(handle.tx, older_than=timedelta(hours=1))) == 0
-    assert await settled(other.forget(handle.tx, older_than=timedelta(0))) == 0
-    assert await settled(inbox.forget(handle.tx, older_than=timedelta(0), limit=0)) == 0
-    assert await settled(inbox.forget(handle.tx, older_than=timedelta(0))) == 1
+    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(hours=1))) == 0
+    assert await resolve(other.forget(handle.tx, older_than=timedelta(0))) == 0
+    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(0), limit=0)) == 0
+    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(0))) == 1
     await handle.commit()
     assert len(place.query("select * from pillarbox_inbox")) == 2
 
@@ -385,7 +385,7 @@ pymysql.install_as_MySQLdb()
 from MySQLdb.connections import Connection
 from pillarbox import Outbox, writers
 from pillarbox.errors import NotInTransaction
-from tests.mariadb_server import options
+from tests.support.mariadb_server import options
 tx = Connection(**options(sys.argv[1]))
 outbox = Outbox(routes="broker", source="/shop")
 outbox.publish(tx, b"a", type="t", content_type="text/plain", subject="a")
@@ -396,7 +396,7 @@ tx.autocommit(True)
 try:
     outbox.publish(tx, b"c", type="t", content_type="text/plain", subject="c")
 except NotInTransaction as error:
-    print(type(writers._class(tx)(tx)).__name__, "autocommit(False)" in str(error))
+    print(type(writers._find_class(tx)(tx)).__name__, "autocommit(False)" in str(error))
 """
     ran = subprocess.run(
         [sys.executable, "-c", program, mariadb_place.url], capture_output=True, text=True, check=False

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy.orm import Session
 
 from pillarbox import writers
-from pillarbox.names import Names
-from pillarbox.protocols import Insert
-from pillarbox.writers.rows import COLUMNS
-from tests.integration.writers.handles import Handle, insert, settled, staged
-from tests.integration.writers.kinds import STORES
-from tests.integration.writers.places import Place, PostgresPlace, batch, message, orders, outbox, subjects
-from tests.integration.writers.sqlalchemy_handles import Order, engine_of
-from tests.private_postgres import PrivatePostgres
+from pillarbox.contracts.writer import Insert
+from pillarbox.message import Names
+from pillarbox.writers.insert_sql import COLUMNS
+from tests.support.private_postgres import PrivatePostgres
+from tests.support.writers.handles import Handle, insert, resolve, write_staged
+from tests.support.writers.kinds import STORES
+from tests.support.writers.places import Place, PostgresPlace, batch, message, orders, outbox, subjects
+from tests.support.writers.sqlalchemy_handles import Order, create_engine_for
 
 POSTGRES = [kind for kind, store in STORES.items() if store == "postgres"]
 
@@ -66,8 +66,8 @@ async def test_inserting_columns_is_all_the_right_it_takes(handle: Handle, place
 async def _execute(handle: Handle, sql: str) -> None:
     tx = handle.tx
     if hasattr(tx, "flush"):
-        tx = await settled(tx.connection())
-    await settled(tx.exec_driver_sql(sql) if hasattr(tx, "exec_driver_sql") else tx.execute(sql))
+        tx = await resolve(tx.connection())
+    await resolve(tx.exec_driver_sql(sql) if hasattr(tx, "exec_driver_sql") else tx.execute(sql))
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -79,8 +79,8 @@ async def test_second_writer_of_a_key_waits_for_the_first(
     assert isinstance(place, PostgresPlace)
     await handle.begin()
     await insert(handle, keyed("k", None, "other"))
-    await handle.written()
-    await staged(handle)
+    await handle.flush_written()
+    await write_staged(handle)
     with psycopg.connect(place.url) as second:
         second.execute("set lock_timeout = '100ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable), second.transaction():
@@ -106,7 +106,7 @@ def test_two_phase_session(private_postgres: Callable[[], PrivatePostgres]) -> N
     server.start()
     place = PostgresPlace(server.url, Names(schema="shop"))
     place.install()
-    engine = engine_of(place, "psycopg")
+    engine = create_engine_for(place, "psycopg")
     with Session(engine, twophase=True) as session:
         writers.insert(session, batch(place, "a"))
         session.add(Order(id=1))
@@ -133,8 +133,8 @@ async def test_asyncpg_codecs_for_json_do_not_matter(postgres_place: PostgresPla
         await connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     given = [message("a", headers={"h": "1"}), message("b", headers={"h": "2"})]
     async with connection.transaction():
-        await settled(writers.insert(connection, Insert(names=postgres_place.names, messages=given[:1])))
-        await settled(writers.insert(connection, Insert(names=postgres_place.names, messages=given)))
+        await resolve(writers.insert(connection, Insert(names=postgres_place.names, messages=given[:1])))
+        await resolve(writers.insert(connection, Insert(names=postgres_place.names, messages=given)))
     await connection.close()
     assert [one.headers for one in outbox(postgres_place)] == [{"h": "1"}, {"h": "1"}, {"h": "2"}]
 

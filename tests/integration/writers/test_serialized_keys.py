@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pillarbox.protocols import Insert
-from tests.integration.writers.handles import Handle, insert
-from tests.integration.writers.kinds import KINDS
-from tests.integration.writers.places import Place, message, outbox, subjects
+from pillarbox.contracts.writer import Insert
+from tests.support.writers.handles import Handle, insert
+from tests.support.writers.kinds import KINDS
+from tests.support.writers.places import Place, message, outbox, subjects
 
 
 @pytest.fixture(params=["asyncpg", "asyncmy"])
@@ -20,7 +20,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def _opened(kind: str, place: Place) -> AsyncIterator[Handle]:
+async def _open(kind: str, place: Place) -> AsyncIterator[Handle]:
     handle = KINDS[kind][1]()
     await handle.open(place)
     yield handle
@@ -33,7 +33,7 @@ async def test_writers_of_overlapping_keys_never_deadlock(
     keys = [f"key-{number}" for number in range(40)]
 
     async def writes(order: list[str]) -> None:
-        async with _opened(kind, place) as handle:
+        async with _open(kind, place) as handle:
             for _ in range(25):
                 await handle.begin()
                 await insert(handle, keyed(*order))
@@ -48,7 +48,7 @@ async def test_locked_keys_get_ids_in_commit_order(kind: str, place: Place) -> N
     committed: list[str] = []
 
     async def writes(name: str) -> None:
-        async with _opened(kind, place) as handle:
+        async with _open(kind, place) as handle:
             for number in range(30):
                 await handle.begin()
                 given = [message(f"{name}{number}", key="k")]

@@ -15,11 +15,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
 from pillarbox import writers
+from pillarbox.contracts.writer import Insert
 from pillarbox.errors import UnsupportedHandle
-from pillarbox.protocols import Insert
-from pillarbox.writers import staging
-from tests.integration.writers.places import Place, batch, message, orders, outbox, subjects
-from tests.integration.writers.sqlalchemy_handles import ASYNC, Order, async_engine_of, engine_of, watched
+from pillarbox.writers.sqlalchemy import _get_buffer
+from tests.support.writers.places import Place, batch, message, orders, outbox, subjects
+from tests.support.writers.sqlalchemy_handles import (
+    ASYNC,
+    Order,
+    create_async_engine_for,
+    create_engine_for,
+    record_statements,
+)
 
 
 @pytest.fixture(params=["psycopg", "pysqlite", "pymysql"])
@@ -29,7 +35,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(kind: str, place: Place) -> Iterator[Engine]:
-    engine = engine_of(place, kind.partition("-")[2])
+    engine = create_engine_for(place, kind.partition("-")[2])
     yield engine
     engine.dispose()
 
@@ -54,7 +60,7 @@ def tables(seen: list[str]) -> list[str]:
 
 
 async def test_business_rows_come_before_message_ids(session: Session, engine: Engine, place: Place) -> None:
-    async with watched(engine) as seen:
+    async with record_statements(engine) as seen:
         publish(session, place, "a")
         session.add(Order(id=1))
         session.commit()
@@ -64,7 +70,7 @@ async def test_business_rows_come_before_message_ids(session: Session, engine: E
 async def test_explicit_flush_writes(session: Session, engine: Engine, place: Place) -> None:
     publish(session, place, "a")
     session.add(Order(id=1))
-    async with watched(engine) as seen:
+    async with record_statements(engine) as seen:
         session.flush()
     assert tables(seen) == ["orders", "outbox"]
     session.commit()
@@ -74,13 +80,13 @@ async def test_explicit_flush_writes(session: Session, engine: Engine, place: Pl
 async def test_autoflush_writes(session: Session, engine: Engine, place: Place) -> None:
     publish(session, place, "a")
     session.add(Order(id=1))
-    async with watched(engine) as seen:
+    async with record_statements(engine) as seen:
         assert session.scalars(select(Order.id)).all() == [1]
     assert tables(seen) == ["orders", "outbox", "orders"]
 
 
 async def test_statements_of_ones_own_come_before_the_message(session: Session, engine: Engine, place: Place) -> None:
-    async with watched(engine) as seen:
+    async with record_statements(engine) as seen:
         publish(session, place, "a")
         session.execute(insert(Order).values(id=1))
         session.execute(update(Order).values(note="x"))
@@ -97,7 +103,7 @@ async def test_bulk_methods_do_not_lose_the_message(session: Session, place: Pla
 
 
 async def test_several_publishes_are_one_statement_in_order(session: Session, engine: Engine, place: Place) -> None:
-    async with watched(engine) as seen:
+    async with record_statements(engine) as seen:
         for name in "abc":
             publish(session, place, name)
         session.commit()
@@ -279,9 +285,9 @@ async def test_info_handed_to_another_session_carries_nothing_over(engine: Engin
 
 
 async def test_sessions_of_one_class_share_the_hooks(engine: Engine, place: Place) -> None:
-    made = sessionmaker(engine)
+    make = sessionmaker(engine)
     for name in "ab":
-        with made() as session:
+        with make() as session:
             publish(session, place, name)
             assert not session.dispatch.before_commit.listeners
             session.commit()
@@ -298,8 +304,8 @@ HOOKS = ["before_commit", "before_flush", "after_flush", "after_flush_postexec"]
 @pytest.mark.parametrize("hook", HOOKS)
 async def test_hook_publishes_during_commit(engine: Engine, place: Place, hook: str, first: str, level: str) -> None:
     """Whichever hook publishes, and whether ours were there before it or not, nothing is lost and nothing doubled."""
-    made = sessionmaker(engine)
-    with made() as session:
+    make = sessionmaker(engine)
+    with make() as session:
         if first != "hook":
             publish(session, place, "early")
         if first == "earlier transaction":
@@ -312,7 +318,7 @@ async def test_hook_publishes_during_commit(engine: Engine, place: Place, hook: 
                 publish(session, place, "a")
                 publish(session, place, "b")
 
-        event.listen(made if level == "class" else session, hook, publishes)
+        event.listen(make if level == "class" else session, hook, publishes)
         session.add(Order(id=1))
         session.commit()
     assert orders(place) == [1]
@@ -320,13 +326,13 @@ async def test_hook_publishes_during_commit(engine: Engine, place: Place, hook: 
 
 
 async def test_harvest_before_flush_still_puts_business_rows_first(engine: Engine, place: Place) -> None:
-    made = sessionmaker(engine)
-    event.listen(made, "before_flush", lambda session, *_: publish(session, place, "a"))
-    with made() as session:
+    make = sessionmaker(engine)
+    event.listen(make, "before_flush", lambda session, *_: publish(session, place, "a"))
+    with make() as session:
         publish(session, place, "first")
         session.commit()
-    async with watched(engine) as seen:
-        with made() as session:
+    async with record_statements(engine) as seen:
+        with make() as session:
             session.add(Order(id=1))
             session.commit()
     assert tables(seen) == ["orders", "outbox"]
@@ -340,7 +346,7 @@ async def test_loss_would_not_be_silent(engine: Engine, place: Place) -> None:
         session.commit()
 
         def left_behind(session: Session, _: object) -> None:
-            staging._stage(session).waiting.append((session.connection(), batch(place, "b")))
+            _get_buffer(session).staged.append((session.connection(), batch(place, "b")))
 
         event.listen(session, "after_flush_postexec", left_behind)
         session.add(Order(id=1))
@@ -444,7 +450,7 @@ class _Elsewhere:
     """Another database of the same kind, which has none of our tables."""
 
     def __init__(self, engine: Engine, place: Place) -> None:
-        self.engine = engine_of(place, engine.dialect.driver).execution_options(
+        self.engine = create_engine_for(place, engine.dialect.driver).execution_options(
             schema_translate_map={None: "elsewhere"}
         )
 
@@ -456,8 +462,8 @@ class _Elsewhere:
 
 
 async def test_async_session_stages_alike(place: Place, kind: str) -> None:
-    engine = async_engine_of(place, ASYNC[kind.partition("-")[2]])
-    async with watched(engine.sync_engine) as seen, AsyncSession(engine) as session, session.begin():
+    engine = create_async_engine_for(place, ASYNC[kind.partition("-")[2]])
+    async with record_statements(engine.sync_engine) as seen, AsyncSession(engine) as session, session.begin():
         answer = writers.insert(session, batch(place, "a"))
         assert answer is not None
         await answer

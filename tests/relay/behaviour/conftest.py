@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.relay.breaker import Breaker
-from tests.relay.behaviour.scene import Scene, mariadb_scene, postgres_scene, sqlite_scene
+from tests.support.relay_behaviour.scene import Scene, mariadb_scene, postgres_scene, sqlite_scene
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])

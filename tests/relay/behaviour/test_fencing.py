@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pillarbox.clock import SystemClock
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import State
-from pillarbox.protocols import Outcome
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import Telemetry
-from tests.relay.behaviour.scene import DELIVERED, SHORT_LEASE, Scene, Script, quick_retry, until
-from tests.relay.behaviour.wire import Wire
+from tests.support.relay_behaviour.scene import DELIVERED, SHORT_LEASE, Scene, Script, quick_retry, until
+from tests.support.relay_behaviour.wire import Wire
 
 REJECTED = Outcome(delivered=False, error="rejected by the zombie's destination", rejected=True)
 
@@ -29,7 +29,7 @@ class Ears(Telemetry):
     def __init__(self) -> None:
         self.refused: list[int] = []
 
-    def fenced(self, destination: str, partitions: Iterable[int]) -> None:
+    def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
         self.refused += partitions
 
 

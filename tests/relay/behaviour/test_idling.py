@@ -14,8 +14,8 @@ from pillarbox.message import State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import Telemetry
-from tests.relay.behaviour import scene as scenes
-from tests.relay.behaviour.scene import LEASE, SHORT_LEASE, Scene, Script
+from tests.support.relay_behaviour import scene as scenes
+from tests.support.relay_behaviour.scene import LEASE, SHORT_LEASE, Scene, Script
 
 OFTEN = timedelta(milliseconds=50)
 PATIENCE = 120.0
@@ -91,7 +91,7 @@ class Listening(Telemetry):
     def __init__(self) -> None:
         self.opened: list[str] = []
 
-    def breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         self.opened.append(reason)
 
 

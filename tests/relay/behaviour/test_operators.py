@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pillarbox.contracts.store import Selection
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import State, Waits
-from pillarbox.protocols import Outcome, Selection
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import RetryPolicy
 from pillarbox.telemetry import Telemetry
-from tests.relay.behaviour.scene import DELIVERED, Scene, Script, as_told, until
+from tests.support.relay_behaviour.scene import DELIVERED, Scene, Script, as_told, until
 
 REJECTED = Outcome(delivered=False, error="never as told", rejected=True)
 REFUSED = Outcome(delivered=False, error="not now")
@@ -80,7 +81,7 @@ class Ears(Telemetry):
     def __init__(self) -> None:
         self.paused_for: list[str] = []
 
-    def paused(self, destination: str, *, reason: str) -> None:
+    def on_paused(self, destination: str, *, reason: str) -> None:
         self.paused_for.append(reason)
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from pillarbox.contracts.store import Selection
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.message import Message, State, Waits, partition_of
-from pillarbox.protocols import Outcome, Selection
+from pillarbox.message import Message, State, Waits, compute_partition
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, Retention
-from pillarbox.testing.samples import key_in
-from tests.relay.behaviour.scene import DELIVERED, Scene, Script, as_told, quick_retry, until
+from pillarbox.testing.samples import find_key
+from tests.support.relay_behaviour.scene import DELIVERED, Scene, Script, as_told, quick_retry, until
 
 REJECTED = Outcome(delivered=False, error="never as told", rejected=True)
 
@@ -94,7 +95,7 @@ async def test_a_hot_key_does_not_hold_up_a_key_of_its_own_lane(scene: Scene) ->
     """Its rest is passed by, not moved aside, where the store can: no row of it is written before its turn."""
     sink = Script(batch=1)
     sink.gate.clear()
-    beside = key_in(partition_of("hot", UUID(int=0)))
+    beside = find_key(compute_partition("hot", UUID(int=0)))
     await scene.put(*[(number, "hot") for number in range(200)], (200, beside))
     async with scene.relay(sink, window=16, batch=8):
         await until(lambda: beside in {m.key for m in sink.under_way})

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from pillarbox.contracts.store import Selection
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message, State
-from pillarbox.protocols import Outcome, Selection
-from tests.relay.behaviour.scene import DELIVERED, LEASE, Scene, Script, as_told, quick_retry, until
+from tests.support.relay_behaviour.scene import DELIVERED, LEASE, Scene, Script, as_told, quick_retry, until
 
 REFUSED = Outcome(delivered=False, error="refused as told")
 REJECTED = Outcome(delivered=False, error="never as told", rejected=True)

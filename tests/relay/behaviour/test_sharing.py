@@ -9,14 +9,14 @@ from datetime import timedelta
 
 import pytest
 
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import State
-from pillarbox.protocols import Outcome
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import RetryPolicy
 from pillarbox.telemetry import Telemetry
-from pillarbox.testing.samples import key_in
-from tests.relay.behaviour.scene import LEASE, SHORT_LEASE, Scene, Script, as_told, until
+from pillarbox.testing.samples import find_key
+from tests.support.relay_behaviour.scene import LEASE, SHORT_LEASE, Scene, Script, as_told, until
 
 pytestmark = pytest.mark.usefixtures("short_outages")
 
@@ -126,7 +126,7 @@ async def test_a_key_that_waited_under_a_vanished_relay_waits_under_the_next(sce
 
 async def test_a_key_that_waited_under_a_vanished_relay_waits_under_one_that_was_there_already(scene: Scene) -> None:
     """The survivor has looked at its own lanes long ago: it must look at these before it reads them."""
-    key = key_in(3)  # a relay hands its highest lanes over, and keeps this one
+    key = find_key(3)  # a relay hands its highest lanes over, and keeps this one
     refusing, sink = Script(as_told({1: Outcome(delivered=False, error="not now")})), Script()
     later = RetryPolicy(schedule=[timedelta(seconds=4)], jitter=0)
     await scene.put((1, key), (100, "b"), (101, "b"))
@@ -152,7 +152,7 @@ async def test_a_relay_that_looks_at_the_registry_seldom_keeps_its_lease(scene: 
     lost: list[str] = []
 
     class Ears(Telemetry):
-        def lease_lost(self, *, reason: str) -> None:
+        def on_lease_lost(self, *, reason: str) -> None:
             lost.append(reason)
 
     settings = scene.quick(lease=timedelta(seconds=2), watch_interval=timedelta(seconds=30))

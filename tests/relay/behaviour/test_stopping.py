@@ -8,8 +8,8 @@ from datetime import timedelta
 from pillarbox.message import State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
-from tests.relay.behaviour.scene import LEASE, Scene, Script, until
-from tests.relay.behaviour.wire import Wire
+from tests.support.relay_behaviour.scene import LEASE, Scene, Script, until
+from tests.support.relay_behaviour.wire import Wire
 
 
 async def leaves_nothing(scene: Scene) -> None:

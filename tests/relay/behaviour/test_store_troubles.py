@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message, State
-from pillarbox.protocols import Outcome
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
-from pillarbox.stores.postgres.drivers import DriverName
-from tests.private_postgres import PrivatePostgres
-from tests.relay.behaviour.scene import SHORT_LEASE, Scene, Script, postgres_scene, quick_retry, until
-from tests.relay.behaviour.wire import Wire
+from pillarbox.stores.postgres.driver import DriverName
+from tests.support.private_postgres import PrivatePostgres
+from tests.support.relay_behaviour.scene import SHORT_LEASE, Scene, Script, postgres_scene, quick_retry, until
+from tests.support.relay_behaviour.wire import Wire
 
 
 def relay_over(wire: Wire, scene: Scene, sink: Script, *, rate: float | None = None, **options: Any) -> Relay:

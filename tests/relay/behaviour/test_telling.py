@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import State
-from pillarbox.protocols import Outcome
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import LoggingTelemetry
-from tests.relay.behaviour.scene import Scene, Script, as_told, quick_retry, until
+from tests.support.relay_behaviour.scene import Scene, Script, as_told, quick_retry, until
 
 pytestmark = pytest.mark.parametrize("scene", ["sqlite"], indirect=True)
 

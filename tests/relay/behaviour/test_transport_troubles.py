@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import MessageRejected, TransportError, TransportUnavailable
 from pillarbox.message import Message, State
-from pillarbox.protocols import Outcome
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import Telemetry
-from tests.relay.behaviour.scene import DELIVERED, Scene, Script, as_told, quick_retry, until
+from tests.support.relay_behaviour.scene import DELIVERED, Scene, Script, as_told, quick_retry, until
 
 BAD = b"13"
 
@@ -179,7 +179,7 @@ class Ears(Telemetry):
     def __init__(self) -> None:
         self.outages = 0
 
-    def breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         self.outages += 1
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
-from tests.relay.behaviour.scene import LEASE, Scene, Script, until
-from tests.relay.behaviour.wire import Wire
+from tests.support.relay_behaviour.scene import LEASE, Scene, Script, until
+from tests.support.relay_behaviour.wire import Wire
 
 
 def seldom(wire: Wire, scene: Scene, sink: Script) -> Relay:

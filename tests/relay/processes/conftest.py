@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay.processes.child import Part
-from tests.relay.processes.fleet import Fleet
-from tests.relay.processes.places import Place, PostgresPlace, SqlitePlace
-from tests.relay.processes.scene import Scene
+from tests.support.relay_processes.child import Part
+from tests.support.relay_processes.fleet import Fleet
+from tests.support.relay_processes.places import Place, PostgresPlace, SqlitePlace
+from tests.support.relay_processes.scene import Scene
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

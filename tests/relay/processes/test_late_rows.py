@@ -7,8 +7,8 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from tests.relay.processes.places import Load
-from tests.relay.processes.scene import Scene
+from tests.support.relay_processes.places import Load
+from tests.support.relay_processes.scene import Scene
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)

@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tests.relay.processes.fleet import until
-from tests.relay.processes.scene import Scene
-from tests.relay.processes.ticks import Tick
+from tests.support.relay_processes.fleet import until
+from tests.support.relay_processes.scene import Scene
+from tests.support.relay_processes.ticks import Tick
 
 _NOT_DELIVERED: Final = "select key, state, attempts, last_error from pillarbox_messages where state <> 'delivered'"
 _LONE_CAP: Final = 2

@@ -9,10 +9,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tests.relay.processes.fleet import RelayProcess
-from tests.relay.processes.places import Load
-from tests.relay.processes.scene import Scene
-from tests.relay.processes.sink import Delivery, deliveries
+from tests.support.relay_processes.fleet import RelayProcess
+from tests.support.relay_processes.places import Load
+from tests.support.relay_processes.scene import Scene
+from tests.support.relay_processes.sink import Delivery, deliveries
 
 _A_SECOND: Final = 1_000_000_000
 _LEASE: Final = 5.0

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tests.relay.processes.places import Load
-from tests.relay.processes.scene import Scene
+from tests.support.relay_processes.places import Load
+from tests.support.relay_processes.scene import Scene
 
 _SETTLED_BY: Final = "pillarbox_history where relay_id = ?"
 _TRIES: Final = 3

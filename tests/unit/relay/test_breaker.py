@@ -71,10 +71,10 @@ def test_closing_forgets_the_outage_and_is_news_once() -> None:
 
 def test_it_tells_how_long_it_has_been_open_through_failed_probes() -> None:
     breaker = Breaker()
-    assert breaker.was_open_for(5.0) == 0.0
+    assert breaker.open_for(5.0) == 0.0
     breaker.open(10.0, reason="down", dice=1.0)
     assert breaker.half_open(20.0)
     breaker.open(20.0, reason="down", dice=1.0)
-    assert breaker.was_open_for(25.0) == 15.0
+    assert breaker.open_for(25.0) == 15.0
     breaker.close()
-    assert breaker.was_open_for(30.0) == 0.0
+    assert breaker.open_for(30.0) == 0.0

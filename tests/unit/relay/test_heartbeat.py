@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import RelayInfo
 from pillarbox.errors import StoreUnavailable
-from pillarbox.protocols import RelayInfo
+from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Heartbeat, LeaseLost
 from pillarbox.relay.settings import RelaySettings
-from pillarbox.relay.standing import Standing
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.telemetry import Telemetry
 
@@ -51,16 +51,16 @@ class _Relay:
     def __init__(self) -> None:
         self.clock = FrozenClock()
         self.store = _Slow(self.clock)
-        self.standing = Standing(lease=LEASE)
+        self.lease = Lease(duration=LEASE)
         self.progress = 0.0
         self.heartbeat = Heartbeat(
-            self.store, self.standing, settings=RelaySettings(lease=LEASE), clock=self.clock, telemetry=Telemetry(),
+            self.store, self.lease, settings=RelaySettings(lease=LEASE), clock=self.clock, telemetry=Telemetry(),
             reachable=list, progress=lambda: self.progress,
         )  # fmt: skip
 
     async def register(self) -> None:
         info = RelayInfo(
-            relay_id=self.standing.relay_id, service="s", host="h", pid=1, version="1", destinations=[], reachable=[]
+            relay_id=self.lease.relay_id, service="s", host="h", pid=1, version="1", destinations=[], reachable=[]
         )
         await self.heartbeat.register(info)
 
@@ -69,7 +69,7 @@ class _Relay:
         self.progress = self.clock.monotonic()
 
     def acts_until(self, moment: float) -> bool:
-        return self.standing.may_act(moment - 0.01) and not self.standing.may_act(moment + 0.01)
+        return self.lease.may_act(moment - 0.01) and not self.lease.may_act(moment + 0.01)
 
 
 async def _registered() -> _Relay:
@@ -103,7 +103,7 @@ async def test_a_renewal_that_is_answered_when_the_lease_has_ended_is_too_late()
 
 async def test_a_renewal_that_is_refused_ends_the_standing() -> None:
     relay = await _registered()
-    await relay.store.leave(relay.standing.relay_id)
+    await relay.store.leave(relay.lease.relay_id)
     with pytest.raises(LeaseLost):
         await relay.heartbeat.run_once()
 

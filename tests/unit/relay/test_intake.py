@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, ReadResult, RecoveredClaim, Settlement
 from pillarbox.errors import StoreUnavailable
 from pillarbox.message import Message, State, Waits
-from pillarbox.protocols import Claim, Cursor, Inherited, Reading, Settlement, Trouble
-from pillarbox.relay.intake import Intake
-from pillarbox.relay.wake import Sleeper
-from pillarbox.relay.work import Work
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.polling import PollBackoff
+from pillarbox.relay.reader import Reader
 from pillarbox.stores.memory import MemoryStore
-from pillarbox.transports.memory import MemoryTransport
-from tests.unit.relay.work_bench import SINK, grant, put, work_on
+from tests.support.lanes.destination_bench import SINK, build_state, grant, put
 
 
 class _Flaky(MemoryStore):
@@ -40,7 +40,9 @@ class _Busy(MemoryStore):
         super().__init__(clock=clock)
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
 
-    async def read(self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int) -> Reading:
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
         reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
@@ -48,49 +50,49 @@ class _Busy(MemoryStore):
         return reading
 
 
-def _intake(work: Work) -> Intake:
-    return Intake(work, transport=MemoryTransport(), sleeper=Sleeper(poll_interval=timedelta(seconds=1)))
+def _reader(state: DestinationState) -> Reader:
+    return Reader(state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)))
 
 
-async def _settle(work: Work) -> None:
-    settlement, lanes = work.core.settlement(10)
-    await work.store.settle(work.fence(lanes), settlement)
-    work.core.settled(settlement)
+async def _settle(state: DestinationState) -> None:
+    settlement, lanes = state.ordering.next_settlement(10)
+    await state.store.settle(state.fence(lanes), settlement)
+    state.ordering.confirm_settlement(settlement)
 
 
 async def test_a_key_that_could_not_be_read_keeps_no_other_key_from_being_read() -> None:
     """Whoever was to be read after it is still wanted: they would be parked for ever otherwise."""
     store, clock = _Flaky(), FrozenClock()
-    work = work_on(store, clock)
-    await grant(work, 0)
+    state = build_state(store, clock)
+    await grant(state, 0)
     for key in ("a", "b", "c"):
-        work.core.block(0, key, front=Waits.PARKED)
-    intake = _intake(work)
+        state.ordering.block(0, key, front=Waits.PARKED)
+    reader = _reader(state)
     for _ in range(3):
-        await intake.run_once()
-    await intake.finish()
+        await reader.run_once()
+    await reader.finish()
     assert sorted(store.asked) == ["a", "a", "b", "c"]
 
 
-async def _inherited(work: Work) -> Inherited:
+async def _inherited(state: DestinationState) -> RecoveredClaim:
     """A message that is to be tried again now, from a relay that died with it in hand."""
-    dead = work_on(_same(work), FrozenClock())
+    dead = build_state(_same(state), FrozenClock())
     await grant(dead, 0)
     fence, now = dead.fence([0]), timedelta(0)
-    retry = Trouble(message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=1, error="refused", delay=now)
-    await dead.store.settle(fence, Settlement(troubles=[retry]))
+    retry = FailedOutcome(message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=1, error="refused", delay=now)
+    await dead.store.settle(fence, Settlement(failures=[retry]))
     await dead.store.claim(fence, Claim(1, [1]))
-    lanes, (inherited,) = await work.store.take(
-        work.standing.relay_id, SINK, partitions=[0], lease=timedelta(seconds=10), claim_number=1
+    lanes, (inherited,) = await state.store.take(
+        state.lease.relay_id, SINK, partitions=[0], lease=timedelta(seconds=10), claim_number=1
     )
-    work.epochs[0] = lanes[0].epoch
-    work.core.grant(0)
+    state.epochs[0] = lanes[0].epoch
+    state.ordering.grant(0)
     return inherited
 
 
-def _same(work: Work) -> MemoryStore:
-    assert isinstance(work.store, MemoryStore)
-    return work.store
+def _same(state: DestinationState) -> MemoryStore:
+    assert isinstance(state.store, MemoryStore)
+    return state.store
 
 
 async def test_there_is_something_left_while_what_was_inherited_is_due() -> None:
@@ -98,15 +100,15 @@ async def test_there_is_something_left_while_what_was_inherited_is_due() -> None
     clock = FrozenClock()
     store = _Busy(clock)
     put(store, "a")
-    work = work_on(store, clock)
-    inherited = await _inherited(work)
-    await grant(work, 1)
-    work.core.inherit(inherited.claim.number, inherited.messages, strikes=1)
-    store.meanwhile = lambda: _settle(work)
-    intake, empty = _intake(work), list[int]()
-    while not work.core.has_ready:
-        await intake.run_once()
-        await intake.finish()
-        empty.append(intake.empty_rounds)
+    state = build_state(store, clock)
+    inherited = await _inherited(state)
+    await grant(state, 1)
+    state.ordering.recover_claim(inherited.claim.number, inherited.messages, strikes=1)
+    store.meanwhile = lambda: _settle(state)
+    reader, empty = _reader(state), list[int]()
+    while not state.ordering.has_ready:
+        await reader.run_once()
+        await reader.finish()
+        empty.append(reader.empty_rounds)
         assert len(empty) < 10, "it is never taken"
     assert max(empty) < 2

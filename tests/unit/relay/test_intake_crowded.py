@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Cursor, FailedOutcome, ReadResult, Selection
 from pillarbox.errors import StoreUnavailable
 from pillarbox.message import Message, State, Waits
-from pillarbox.protocols import Cursor, Reading, Selection, Trouble
-from pillarbox.relay.intake import Intake
-from pillarbox.relay.wake import Sleeper
+from pillarbox.relay.polling import PollBackoff
+from pillarbox.relay.reader import Reader
 from pillarbox.stores.memory import MemoryStore
-from pillarbox.transports.memory import MemoryTransport
-from tests.unit.relay.work_bench import grant, put, work_on
+from tests.support.lanes.destination_bench import build_state, grant, put
 
 WINDOW = 16
 """An eighth of it is one key's share."""
@@ -28,7 +28,9 @@ class _Reads(MemoryStore):
         self.skipped_anew: list[Sequence[str]] = []
         self.failures = 0
 
-    async def read(self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int) -> Reading:
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
         marks = cursor or Cursor()
         if self.failures and marks.snapshot is None and marks.low:
             self.failures -= 1
@@ -44,32 +46,32 @@ class _Place:
     def __init__(self, *keys: str, window: int) -> None:
         self.clock = FrozenClock()
         self.store = _Reads(self.clock)
-        self.work = work_on(self.store, self.clock, window=window, batch=100)
+        self.state = build_state(self.store, self.clock, window=window, batch=100)
         self.sent: list[int] = []
         put(self.store, *keys)
-        sleeper = Sleeper(poll_interval=timedelta(seconds=1))
-        self._intake = Intake(self.work, transport=MemoryTransport(), sleeper=sleeper)
+        backoff = PollBackoff(poll_interval=timedelta(seconds=1))
+        self._reader = Reader(self.state, transport=MemoryTransport(), backoff=backoff)
 
     async def read(self) -> None:
         """Read and claim once."""
-        await self._intake.run_once()
-        await self._intake.finish()
+        await self._reader.run_once()
+        await self._reader.finish()
 
     async def round(self, *, hold: bool = False) -> None:
         """Read, send and settle once. What is sent is delivered, or held."""
         await self.read()
-        for message in self.work.core.batch(100):
+        for message in self.state.ordering.next_batch(100):
             self.sent.append(message.id)
             if hold:
-                self.work.core.troubled(message, _held(message))
+                self.state.ordering.mark_failed(message, _held(message))
             else:
-                self.work.core.delivered([message])
+                self.state.ordering.mark_delivered([message])
         await self.settle()
 
     async def settle(self) -> None:
-        settlement, lanes = self.work.core.settlement(100)
-        await self.store.settle(self.work.fence(lanes), settlement)
-        self.work.core.settled(settlement)
+        settlement, lanes = self.state.ordering.next_settlement(100)
+        await self.store.settle(self.state.fence(lanes), settlement)
+        self.state.ordering.confirm_settlement(settlement)
 
     async def rounds(self) -> list[int]:
         """So many that everything should be gone. Answers what went."""
@@ -80,26 +82,26 @@ class _Place:
 
     def later(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
-        self.work.standing.renewed(self.clock.monotonic())
+        self.state.lease.extend(self.clock.monotonic())
 
     async def parked(self) -> list[int]:
         return [row.id for row in await self.store.find(Selection(), limit=1_000) if row.waits is Waits.PARKED]
 
 
-def _held(message: Message) -> Trouble:
-    return Trouble(message_id=message.id, state=State.PENDING, waits=Waits.HELD, attempts=1)
+def _held(message: Message) -> FailedOutcome:
+    return FailedOutcome(message_id=message.id, state=State.PENDING, waits=Waits.HELD, attempts=1)
 
 
 async def _place(*keys: str, window: int = WINDOW) -> _Place:
     place = _Place(*keys, window=window)
-    await grant(place.work, 0)
+    await grant(place.state, 0)
     return place
 
 
 async def test_a_hot_key_goes_in_shares_and_in_order_and_nothing_of_it_is_parked() -> None:
     place = await _place(*["hot"] * 30)
     await place.round()
-    assert place.work.core.crowded == ["hot"]
+    assert place.state.ordering.hot_keys == ["hot"]
     assert await place.parked() == []
     await place.rounds()
     assert place.sent == list(range(1, 31))
@@ -108,9 +110,9 @@ async def test_a_hot_key_goes_in_shares_and_in_order_and_nothing_of_it_is_parked
 async def test_what_went_back_of_a_hot_key_is_read_again_before_the_rest() -> None:
     place = await _place(*["hot"] * 20)
     await place.read()
-    place.work.core.close()
+    place.state.ordering.close()
     await place.settle()
-    place.work.core.reopen()
+    place.state.ordering.reopen()
     assert await place.rounds() == list(range(1, 21))
 
 
@@ -136,7 +138,7 @@ async def test_the_rest_of_a_hot_key_goes_when_a_person_discards_its_held_front(
 async def test_a_lane_that_is_read_from_its_start_as_a_safety_net_is_read_whole() -> None:
     place = await _place(*["hot"] * 20)
     await place.round()
-    assert place.work.core.crowded == ["hot"]
+    assert place.state.ordering.hot_keys == ["hot"]
     place.store.skipped_anew.clear()
     place.later(10)
     await place.round()

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 import pytest
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
-from pillarbox.relay.dispatch import Dispatch
-from pillarbox.relay.work import Work
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.sender import Sender
 from pillarbox.stores.memory import MemoryStore
-from pillarbox.transports.memory import MemoryTransport
-from tests.unit.relay.work_bench import claim_next, grant, put, work_on
+from tests.support.lanes.destination_bench import build_state, claim_next, grant, put
 
 
 class _Fickle(MemoryTransport):
     """Breaks the first time, when connecting or when sending, while another message is acknowledged; then refuses."""
 
-    def __init__(self, work: Work, *, opens: bool) -> None:
+    def __init__(self, state: DestinationState, *, opens: bool) -> None:
         super().__init__()
-        self._work = work
+        self._state = state
         self._opens = opens
         self._is_broken = False
 
@@ -38,7 +38,7 @@ class _Fickle(MemoryTransport):
     def _break(self, *, mid_send: bool) -> None:
         if not self._is_broken:
             self._is_broken = True
-            self._work.judge.acknowledged += 1
+            self._state.policy.acknowledged += 1
             raise TransportUnavailable("the connection broke", mid_send=mid_send)
 
 
@@ -49,51 +49,51 @@ class _Place:
         clock = FrozenClock()
         self.store = MemoryStore(clock=clock)
         put(self.store, None)
-        self.work = work_on(self.store, clock)
+        self.state = build_state(self.store, clock)
 
     async def claim(self, *, strikes: int = 0) -> Sequence[Message]:
-        if not self.work.epochs:
-            await grant(self.work, 0)
-        self.work.core.reopen()
-        return await claim_next(self.work, strikes=strikes)
+        if not self.state.epochs:
+            await grant(self.state, 0)
+        self.state.ordering.reopen()
+        return await claim_next(self.state, strikes=strikes)
 
     async def settle(self) -> list[int]:
         """Record what became of it. Answers what spent an attempt."""
-        settlement, _ = self.work.core.settlement(10)
-        await self.store.settle(self.work.fence([0]), settlement)
-        self.work.core.settled(settlement)
-        return [trouble.message_id for trouble in settlement.troubles]
+        settlement, _ = self.state.ordering.next_settlement(10)
+        await self.store.settle(self.state.fence([0]), settlement)
+        self.state.ordering.confirm_settlement(settlement)
+        return [trouble.message_id for trouble in settlement.failures]
 
 
 @pytest.mark.parametrize(("opens", "spent"), [(False, []), (True, [1])], ids=["no connection", "sent"])
 async def test_alone_it_is_weighed_from_the_last_time_it_was_sent(opens: bool, spent: list[int]) -> None:
     place = _Place()
-    transport = _Fickle(place.work, opens=opens)
-    dispatch = Dispatch(place.work, transport=transport, open_lone=lambda: transport, lone_cap=5)
-    troubles: list[int] = []
+    transport = _Fickle(place.state, opens=opens)
+    sender = Sender(place.state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    failures: list[int] = []
     for _ in range(2):
         await place.claim(strikes=2)
-        await dispatch._send_lone()
-        troubles += await place.settle()
-    assert troubles == spent
+        await sender._send_lone()
+        failures += await place.settle()
+    assert failures == spent
 
 
 async def test_with_others_a_send_that_broke_makes_earlier_witnesses_too_old() -> None:
     """What was acknowledged before the connection broke does not show that the destination works now."""
     place, transport = _Place(), MemoryTransport()
-    judge = place.work.judge
-    dispatch = Dispatch(place.work, transport=transport, open_lone=lambda: transport, lone_cap=5)
+    policy = place.state.policy
+    sender = Sender(place.state, transport=transport, open_transport=lambda: transport, lone_cap=5)
     await transport.open()
     (message,) = await place.claim()
-    judge.interrupted([message], began=0)
-    judge.acknowledged += 1
+    policy.note_interrupted([message], began=0)
+    policy.acknowledged += 1
     transport.cut_next()
-    dispatch.send_ready()
-    await dispatch.finish(within=60)
+    sender.send_ready()
+    await sender.finish(within=60)
     assert await place.settle() == []
-    place.work.breaker.close()
+    place.state.breaker.close()
     transport.refuse_next()
     await place.claim()
-    dispatch.send_ready()
-    await dispatch.finish(within=60)
+    sender.send_ready()
+    await sender.finish(within=60)
     assert await place.settle() == []

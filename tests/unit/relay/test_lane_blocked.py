@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pillarbox.contracts.store import Cursor, ReadResult
 from pillarbox.message import Message, Waits
-from pillarbox.protocols import Cursor, Reading
-from pillarbox.relay.lane import Offer
-from tests.unit.relay.lane_bench import Bench, failed, held, ids, retry
-from tests.unit.relay.lane_table import row
+from pillarbox.relay.ordering import ReadDecision
+from tests.support.lanes.lane_bench import Bench, failed, held, ids, retry
+from tests.support.lanes.lane_table import row
 
 
 def waiting(number: int, waits: Waits = Waits.PARKED) -> Message:
@@ -21,7 +21,7 @@ def blocked_by(trouble: str, *, key_share: int = 10) -> Bench:
     bench = Bench(key_share=key_share)
     bench.take(first)
     bench.send()
-    bench.core.troubled(first, retry(first) if trouble == "retry" else held(first))
+    bench.ordering.mark_failed(first, retry(first) if trouble == "retry" else held(first))
     bench.settle()
     bench.read()
     return bench
@@ -30,7 +30,7 @@ def blocked_by(trouble: str, *, key_share: int = 10) -> Bench:
 @pytest.mark.parametrize("trouble", ["retry", "held"])
 def test_later_messages_of_a_blocked_key_are_parked(trouble: str) -> None:
     bench = blocked_by(trouble)
-    assert bench.take(row(2, "a"), row(3, "b")) == Offer([row(3, "b")], [row(2, "a")])
+    assert bench.take(row(2, "a"), row(3, "b")) == ReadDecision([row(3, "b")], [row(2, "a")])
     assert bench.send() == [3]
 
 
@@ -39,9 +39,9 @@ def test_what_stands_behind_a_message_that_has_to_wait_is_parked_with_it() -> No
     bench = Bench()
     bench.take(first, second)
     bench.send()
-    bench.core.troubled(first, retry(first))
-    troubles = {trouble.message_id: trouble.waits for trouble in bench.settle().troubles}
-    assert troubles == {1: Waits.RETRY, 2: Waits.PARKED}
+    bench.ordering.mark_failed(first, retry(first))
+    failures = {trouble.message_id: trouble.waits for trouble in bench.settle().failures}
+    assert failures == {1: Waits.RETRY, 2: Waits.PARKED}
 
 
 def test_a_later_message_whose_claim_comes_after_the_trouble_is_parked_too() -> None:
@@ -50,10 +50,10 @@ def test_a_later_message_whose_claim_comes_after_the_trouble_is_parked_too() -> 
     bench.take(first)
     bench.send()
     second = bench.read(row(2, "a"))
-    bench.core.troubled(first, retry(first))
+    bench.ordering.mark_failed(first, retry(first))
     bench.settle()
     bench.claim(second)
-    assert [(trouble.message_id, trouble.waits) for trouble in bench.settle().troubles] == [(2, Waits.PARKED)]
+    assert [(trouble.message_id, trouble.waits) for trouble in bench.settle().failures] == [(2, Waits.PARKED)]
     assert bench.send() == []
 
 
@@ -62,8 +62,8 @@ def test_parking_keeps_the_attempts() -> None:
     bench = Bench()
     bench.take(first, second)
     bench.send()
-    bench.core.troubled(first, retry(first))
-    assert [trouble.attempts for trouble in bench.settle().troubles] == [1, 3]
+    bench.ordering.mark_failed(first, retry(first))
+    assert [trouble.attempts for trouble in bench.settle().failures] == [1, 3]
 
 
 def test_a_retry_that_is_due_goes_before_what_is_parked() -> None:
@@ -79,110 +79,110 @@ def test_when_the_head_closes_the_parked_ones_are_read_and_go_in_order() -> None
     due = waiting(1, Waits.RETRY)
     bench.claim(bench.due(due))
     bench.send()
-    bench.core.delivered([due])
-    assert bench.core.wanted(10) == []
+    bench.ordering.mark_delivered([due])
+    assert bench.ordering.next_key_reads(10) == []
     bench.settle()
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(2), waiting(3)]))
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3)]))
     assert bench.send() == [2]
-    bench.core.delivered([waiting(2)])
+    bench.ordering.mark_delivered([waiting(2)])
     assert bench.send() == [3]
 
 
 def test_parked_messages_are_read_once_and_taken_as_they_are() -> None:
     """Nothing is rewritten on the way out: they are claimed, not parked or unparked."""
     bench = blocked_by("retry")
-    bench.core.block(0, "a", front=Waits.PARKED)
-    offer = bench.core.offer_key(bench.wanted(), [waiting(2), waiting(3)])
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3)])
     assert (ids(offer.take), offer.park) == ([2, 3], ())
-    assert bench.core.wanted(10) == []
+    assert bench.ordering.next_key_reads(10) == []
 
 
 def test_reading_a_blocked_key_stops_at_the_first_that_has_to_wait() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    offer = bench.core.offer_key(bench.wanted(), [waiting(2), waiting(3, Waits.RETRY), waiting(4)])
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3, Waits.RETRY), waiting(4)])
     assert ids(offer.take) == [2]
     bench.claim(offer)
     assert bench.send() == [2]
-    bench.core.delivered(offer.take)
+    bench.ordering.mark_delivered(offer.take)
     bench.settle()
-    assert bench.core.wanted(10) == [], "its front is known and waits for its time"
+    assert bench.ordering.next_key_reads(10) == [], "its front is known and waits for its time"
     assert bench.read(row(5, "a")).park == [row(5, "a")]
 
 
 def test_a_key_is_free_when_everything_that_waited_is_in_hand() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(2)]))
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2)]))
     assert bench.read(row(3, "a")).take == [row(3, "a")]
 
 
 def test_a_key_is_not_free_when_more_may_wait_than_was_read() -> None:
     bench = Bench(key_share=2)
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(2), waiting(3)]))
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3)]))
     assert bench.read(row(5, "a")).park == [row(5, "a")]
 
 
 def test_a_key_is_not_free_when_something_was_parked_while_it_was_read() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    wanted = bench.wanted()
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    key_read = bench.key_read()
     meanwhile = bench.read(row(5, "a"))
     assert ids(meanwhile.park) == [5]
-    bench.claim(bench.core.offer_key(wanted, [waiting(2)]))
+    bench.claim(bench.ordering.accept_key(key_read, [waiting(2)]))
     bench.claim(meanwhile)
     bench.send()
-    bench.core.delivered([waiting(2)])
+    bench.ordering.mark_delivered([waiting(2)])
     bench.settle()
-    assert bench.wanted().key == "a"
+    assert bench.key_read().key == "a"
 
 
 def test_a_read_that_began_before_a_smaller_message_was_parked_takes_nothing_above_it() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    wanted = bench.wanted()
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    key_read = bench.key_read()
     bench.read(row(2, "a"))
-    assert ids(bench.core.offer_key(wanted, [waiting(1), waiting(4)]).take) == [1]
+    assert ids(bench.ordering.accept_key(key_read, [waiting(1), waiting(4)]).take) == [1]
 
 
 def test_a_key_is_not_read_while_a_park_of_it_is_being_recorded() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.RETRY)
+    bench.ordering.block(0, "a", front=Waits.RETRY)
     offer = bench.read(row(2, "a"))
-    bench.core.block(0, "a", front=Waits.PARKED)
-    assert bench.core.wanted(10) == []
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    assert bench.ordering.next_key_reads(10) == []
     bench.claim(offer)
-    assert bench.wanted().key == "a"
+    assert bench.key_read().key == "a"
 
 
 def test_a_key_that_could_not_be_read_is_wanted_again() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    wanted = bench.wanted()
-    assert bench.core.wanted(10) == []
-    bench.core.fetching_failed(wanted)
-    assert bench.wanted() == wanted
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    key_read = bench.key_read()
+    assert bench.ordering.next_key_reads(10) == []
+    bench.ordering.abort_key_read(key_read)
+    assert bench.key_read() == key_read
 
 
 def test_a_waiting_message_is_not_taken_while_a_fresh_one_before_it_may_still_come() -> None:
     """The blocked keys are known, but the lane has been read only to id 3."""
     bench = Bench()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    partitions, _ = bench.core.begin_reading()
-    wanted = bench.wanted()
-    assert bench.core.offer_key(wanted, [waiting(4)]).take == []
-    assert bench.core.wanted(10) == [], "not before the lane is read further"
-    bench.core.reading_failed(partitions)
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    partitions, _ = bench.ordering.begin_read()
+    key_read = bench.key_read()
+    assert bench.ordering.accept_key(key_read, [waiting(4)]).take == []
+    assert bench.ordering.next_key_reads(10) == [], "not before the lane is read further"
+    bench.ordering.abort_read(partitions)
     bench.read()
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(4)]))
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(4)]))
     assert bench.send() == [4]
 
 
@@ -193,31 +193,31 @@ def test_a_due_retry_is_not_taken_when_it_is_not_known_to_be_the_front() -> None
     """The table may hold a held one before it: that is asked first."""
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.HELD)
-    assert bench.due(waiting(5, Waits.RETRY)) == Offer([], [])
-    offer = bench.core.offer_key(bench.wanted(), [waiting(2, Waits.HELD), waiting(5, Waits.RETRY)])
+    bench.ordering.block(0, "a", front=Waits.HELD)
+    assert bench.due(waiting(5, Waits.RETRY)) == ReadDecision([], [])
+    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2, Waits.HELD), waiting(5, Waits.RETRY)])
     assert offer.take == []
-    assert bench.core.wanted(10) == []
+    assert bench.ordering.next_key_reads(10) == []
 
 
 def test_a_due_retry_is_not_taken_while_its_lane_is_being_read_from_its_start() -> None:
     """A fresh message of its key may come before it. When none can any more, it goes without being due once more."""
     bench = blocked_by("retry")
-    bench.core.reopen()
-    partitions, restart = bench.core.begin_reading()
+    bench.ordering.reopen()
+    partitions, restart = bench.ordering.begin_read()
     assert restart == {0}
-    assert bench.due(waiting(1, Waits.RETRY)) == Offer([], [])
-    assert bench.core.offer_key(bench.wanted(), [waiting(1, Waits.RETRY)]).take == []
-    bench.core.offer_read(Reading((), Cursor(), frozenset(partitions)), partitions)
-    assert ids(bench.core.offer_key(bench.wanted(), [waiting(1, Waits.RETRY)]).take) == [1]
+    assert bench.due(waiting(1, Waits.RETRY)) == ReadDecision([], [])
+    assert bench.ordering.accept_key(bench.key_read(), [waiting(1, Waits.RETRY)]).take == []
+    bench.ordering.accept_read(ReadResult((), Cursor(), frozenset(partitions)), partitions)
+    assert ids(bench.ordering.accept_key(bench.key_read(), [waiting(1, Waits.RETRY)]).take) == [1]
 
 
 def test_a_due_retry_that_was_asked_for_is_taken_with_what_stands_behind_it() -> None:
     bench = Bench()
     bench.read()
-    bench.core.block(0, "a", front=Waits.RETRY)
+    bench.ordering.block(0, "a", front=Waits.RETRY)
     bench.due(waiting(2, Waits.RETRY))
-    offer = bench.core.offer_key(bench.wanted(), [waiting(2, Waits.RETRY), waiting(3)])
+    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2, Waits.RETRY), waiting(3)])
     assert ids(offer.take) == [2, 3]
 
 
@@ -225,23 +225,23 @@ def test_what_is_known_to_be_due_does_not_fill_the_next_read_of_due_messages() -
     """Otherwise a handful of due messages behind a held one would starve every other key."""
     bench = blocked_by("held")
     bench.due(waiting(5, Waits.RETRY), waiting(6, Waits.RETRY))
-    assert sorted(bench.core.begin_due()) == [5, 6]
+    assert sorted(bench.ordering.begin_due_read()) == [5, 6]
 
 
 def test_a_front_that_a_person_removed_does_not_block_the_due_one_behind_it() -> None:
     bench = blocked_by("held")
     bench.due(waiting(5, Waits.RETRY))
-    assert bench.core.wanted(10) == []
-    bench.core.block(0, "a", front=Waits.RETRY)  # what the table says once the held one is discarded
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(5, Waits.RETRY)]))
+    assert bench.ordering.next_key_reads(10) == []
+    bench.ordering.block(0, "a", front=Waits.RETRY)  # what the table says once the held one is discarded
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(5, Waits.RETRY)]))
     assert bench.send() == [5]
 
 
 def test_a_held_message_that_was_discarded_frees_the_parked_ones() -> None:
     bench = blocked_by("held")
     bench.take(row(2, "a"))
-    bench.core.block(0, "a", front=Waits.PARKED)
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(2)]))
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2)]))
     assert bench.send() == [2]
 
 
@@ -272,7 +272,7 @@ def test_a_deferred_message_takes_its_place_before_later_ones_in_hand() -> None:
     bench.take(row(2, "a"), row(3, "a"))
     bench.send()
     bench.claim(bench.due(waiting(1, Waits.DEFERRED)))
-    bench.core.delivered([row(2, "a")])
+    bench.ordering.mark_delivered([row(2, "a")])
     assert bench.send() == [1]
 
 
@@ -289,9 +289,9 @@ def test_a_hot_key_goes_on_with_what_was_parked() -> None:
     bench = Bench(key_share=1)
     bench.take(row(1, "a"), row(2, "a"))
     bench.send()
-    bench.core.delivered([row(1, "a")])
+    bench.ordering.mark_delivered([row(1, "a")])
     bench.settle()
-    bench.claim(bench.core.offer_key(bench.wanted(), [waiting(2)]))
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2)]))
     assert bench.send() == [2]
 
 
@@ -305,7 +305,7 @@ def test_a_failure_frees_a_key_that_had_nothing_more() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    bench.core.troubled(first, failed(first))
+    bench.ordering.mark_failed(first, failed(first))
     bench.settle()
     bench.take(row(2, "a"))
     assert bench.send() == [2]

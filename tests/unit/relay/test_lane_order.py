@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pillarbox.contracts.store import Cursor, ReadResult
 from pillarbox.message import Waits
-from pillarbox.protocols import Cursor, Reading
-from tests.unit.relay.lane_bench import Bench, failed, retry
-from tests.unit.relay.lane_table import row
+from tests.support.lanes.lane_bench import Bench, failed, retry
+from tests.support.lanes.lane_table import row
 
 
 def test_one_message_of_a_key_is_under_way_at_a_time() -> None:
@@ -35,7 +35,7 @@ def test_after_an_acknowledgement_the_next_goes_at_once() -> None:
     bench = Bench()
     bench.take(first, second)
     bench.send()
-    bench.core.delivered([first])
+    bench.ordering.mark_delivered([first])
     assert bench.send() == [2]
 
 
@@ -44,7 +44,7 @@ def test_after_a_failure_the_next_goes_only_when_that_is_recorded() -> None:
     bench = Bench()
     bench.take(first, second)
     bench.send()
-    bench.core.troubled(first, failed(first))
+    bench.ordering.mark_failed(first, failed(first))
     assert bench.send() == []
     bench.settle()
     assert bench.send() == [2]
@@ -55,9 +55,9 @@ def test_a_failure_that_could_not_be_recorded_stops_the_key_still() -> None:
     bench = Bench()
     bench.take(first, second)
     bench.send()
-    bench.core.troubled(first, failed(first))
-    settlement, _ = bench.core.settlement(10)
-    bench.core.unsettled(settlement)
+    bench.ordering.mark_failed(first, failed(first))
+    settlement, _ = bench.ordering.next_settlement(10)
+    bench.ordering.abort_settlement(settlement)
     assert bench.send() == []
     assert bench.settle() == settlement
     assert bench.send() == [2]
@@ -68,7 +68,7 @@ def test_another_key_does_not_wait_for_a_failure() -> None:
     bench = Bench()
     bench.take(bad)
     bench.send()
-    bench.core.troubled(bad, failed(bad))
+    bench.ordering.mark_failed(bad, failed(bad))
     bench.take(other)
     assert bench.send() == [2]
 
@@ -84,9 +84,9 @@ def test_nothing_goes_before_its_claim_is_committed() -> None:
 def test_a_later_claim_that_commits_first_does_not_overtake() -> None:
     bench = Bench()
     earlier, later = bench.read(row(1, "a")), bench.read(row(2, "a"))
-    bench.core.claimed(2, later.take)
+    bench.ordering.confirm_claim(2, later.take)
     assert bench.send() == []
-    bench.core.claimed(1, earlier.take)
+    bench.ordering.confirm_claim(1, earlier.take)
     assert bench.send() == [1]
 
 
@@ -97,7 +97,7 @@ def test_a_late_row_goes_before_a_later_one_that_waits_in_hand() -> None:
     bench.take(under_way, waiting)
     bench.send()
     bench.take(late)
-    bench.core.delivered([under_way])
+    bench.ordering.mark_delivered([under_way])
     assert bench.send() == [1]
 
 
@@ -108,7 +108,7 @@ def test_rows_in_hand_are_not_taken_twice() -> None:
     assert bench.read(first).take == []
     bench.send()
     assert bench.read(first).take == []
-    bench.core.delivered([first])
+    bench.ordering.mark_delivered([first])
     assert bench.read(first).take == []
 
 
@@ -118,11 +118,11 @@ def test_a_row_closed_while_a_read_was_under_way_is_not_taken_again() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    partitions, _ = bench.core.begin_reading()
-    bench.core.delivered([first])
+    partitions, _ = bench.ordering.begin_read()
+    bench.ordering.mark_delivered([first])
     bench.settle()
-    answer = Reading([first], Cursor({0: 1}), frozenset(partitions))
-    assert bench.core.offer_read(answer, partitions).take == []
+    answer = ReadResult([first], Cursor({0: 1}), frozenset(partitions))
+    assert bench.ordering.accept_read(answer, partitions).take == []
 
 
 def test_a_message_that_comes_back_later_is_taken() -> None:
@@ -131,10 +131,10 @@ def test_a_message_that_comes_back_later_is_taken() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    bench.core.delivered([first])
+    bench.ordering.mark_delivered([first])
     bench.settle()
     bench.due(again)
-    bench.claim(bench.core.offer_key(bench.wanted(), [again]))
+    bench.claim(bench.ordering.accept_key(bench.key_read(), [again]))
     assert bench.send() == [1]
 
 
@@ -145,9 +145,9 @@ def test_rows_of_lanes_that_are_not_ours_are_left_alone() -> None:
 
 def test_what_does_not_fit_the_window_is_told() -> None:
     bench = Bench(window=3)
-    assert bench.core.room == 3
+    assert bench.ordering.room == 3
     bench.take(row(1), row(2))
-    assert (bench.core.in_hand, bench.core.room) == (2, 1)
+    assert (bench.ordering.in_flight, bench.ordering.room) == (2, 1)
 
 
 @pytest.mark.parametrize("answer", ["delivered", "troubled", "returned"])
@@ -157,10 +157,10 @@ def test_answers_for_what_is_not_under_way_are_ignored(answer: str) -> None:
     bench.take(first)
     match answer:
         case "delivered":
-            bench.core.delivered([first])
+            bench.ordering.mark_delivered([first])
         case "troubled":
-            bench.core.troubled(first, retry(first))
+            bench.ordering.mark_failed(first, retry(first))
         case _:
-            bench.core.returned([first])
-    assert not bench.core.has_outcomes
+            bench.ordering.mark_returned([first])
+    assert not bench.ordering.has_outcomes
     assert bench.send() == [1]

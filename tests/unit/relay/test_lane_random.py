@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.relay.lane_driver import World
+from tests.support.lanes.lane_driver import World
 
 SEEDS = range(200)
 RARE = (

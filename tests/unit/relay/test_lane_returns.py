@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pillarbox.contracts.store import Cursor, ReadResult
 from pillarbox.message import Waits
-from pillarbox.protocols import Cursor, Reading
-from pillarbox.relay.lane import LONE_STRIKES, Offer
-from tests.unit.relay.lane_bench import Bench, ids, retry, told
-from tests.unit.relay.lane_table import row
+from pillarbox.relay.ordering import LONE_STRIKES, ReadDecision
+from tests.support.lanes.lane_bench import Bench, ids, non_empty, retry
+from tests.support.lanes.lane_table import row
 
 # --- given back ---
 
@@ -16,9 +16,9 @@ def test_what_was_not_delivered_goes_back_with_what_stands_behind_it() -> None:
     bench = Bench()
     bench.take(first, second, third)
     bench.send()
-    bench.core.returned([first])
-    assert told(bench.settle()) == {"returned": [1, 2], "touched": [1]}
-    assert bench.core.in_hand == 1
+    bench.ordering.mark_returned([first])
+    assert non_empty(bench.settle()) == {"returned": [1, 2], "touched": [1]}
+    assert bench.ordering.in_flight == 1
 
 
 def test_a_smaller_one_that_came_late_goes_back_too() -> None:
@@ -28,7 +28,7 @@ def test_a_smaller_one_that_came_late_goes_back_too() -> None:
     bench.take(under_way)
     bench.send()
     bench.take(late)
-    bench.core.returned([under_way])
+    bench.ordering.mark_returned([under_way])
     assert sorted(bench.settle().returned) == [2, 5]
 
 
@@ -37,10 +37,10 @@ def test_a_lane_takes_no_news_before_it_is_read_from_its_start() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    partitions, _ = bench.core.begin_reading()
-    bench.core.returned([first])
-    answer = Reading([row(2, "a"), row(3)], Cursor({0: 3}), frozenset(partitions))
-    assert bench.core.offer_read(answer, partitions) == Offer([], [])
+    partitions, _ = bench.ordering.begin_read()
+    bench.ordering.mark_returned([first])
+    answer = ReadResult([row(2, "a"), row(3)], Cursor({0: 3}), frozenset(partitions))
+    assert bench.ordering.accept_read(answer, partitions) == ReadDecision([], [])
 
 
 def test_the_lane_is_read_from_its_start_once_everything_is_back() -> None:
@@ -48,11 +48,11 @@ def test_the_lane_is_read_from_its_start_once_everything_is_back() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    bench.core.returned([first])
-    assert bench.core.begin_reading() == ([], set())
-    bench.core.reading_failed(())
+    bench.ordering.mark_returned([first])
+    assert bench.ordering.begin_read() == ([], set())
+    bench.ordering.abort_read(())
     bench.settle()
-    assert bench.core.begin_reading() == ([0], {0})
+    assert bench.ordering.begin_read() == ([0], {0})
 
 
 def test_a_read_from_the_start_that_failed_is_still_owed() -> None:
@@ -60,11 +60,11 @@ def test_a_read_from_the_start_that_failed_is_still_owed() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    bench.core.returned([first])
+    bench.ordering.mark_returned([first])
     bench.settle()
-    _, restart = bench.core.begin_reading()
-    bench.core.reading_failed(restart)
-    assert bench.core.begin_reading() == ([0], {0})
+    _, restart = bench.ordering.begin_read()
+    bench.ordering.abort_read(restart)
+    assert bench.ordering.begin_read() == ([0], {0})
 
 
 def test_a_claim_that_commits_after_something_went_back_goes_back_too() -> None:
@@ -73,7 +73,7 @@ def test_a_claim_that_commits_after_something_went_back_goes_back_too() -> None:
     bench.take(first)
     bench.send()
     later = bench.read(row(2, "a"))
-    bench.core.returned([first])
+    bench.ordering.mark_returned([first])
     bench.settle()
     bench.claim(later)
     assert bench.send() == []
@@ -85,8 +85,8 @@ def test_a_claim_that_commits_after_something_went_back_goes_back_too() -> None:
 def test_a_hot_key_of_any_length_can_be_given_back() -> None:
     bench = Bench(window=10_000, key_share=5_000)
     bench.take(*(row(number, "a") for number in range(1, 3_001)))
-    bench.core.close()
-    settlement, _ = bench.core.settlement(10)
+    bench.ordering.close()
+    settlement, _ = bench.ordering.next_settlement(10)
     assert len(settlement.returned) == 3_000
 
 
@@ -97,9 +97,9 @@ def test_a_closed_core_gives_back_what_is_unsent_and_lets_the_rest_finish() -> N
     bench = Bench()
     bench.take(row(1, "a"), row(2, "a"), row(3, "b"), row(4))
     assert bench.send(1) == [1]
-    bench.core.close()
+    bench.ordering.close()
     assert bench.send() == []
-    bench.core.delivered([row(1, "a")])
+    bench.ordering.mark_delivered([row(1, "a")])
     settlement = bench.settle()
     assert (settlement.delivered, sorted(settlement.returned)) == ([1], [2, 3, 4])
 
@@ -107,7 +107,7 @@ def test_a_closed_core_gives_back_what_is_unsent_and_lets_the_rest_finish() -> N
 def test_a_claim_that_commits_in_a_closed_core_goes_back() -> None:
     bench = Bench()
     offer = bench.read(row(1, "a"), row(2))
-    bench.core.close()
+    bench.ordering.close()
     bench.claim(offer)
     assert sorted(bench.settle().returned) == [1, 2]
 
@@ -115,9 +115,9 @@ def test_a_claim_that_commits_in_a_closed_core_goes_back() -> None:
 def test_reopened_every_lane_is_read_from_its_start() -> None:
     bench = Bench(lanes=[0, 1])
     bench.read()
-    bench.core.close()
-    bench.core.reopen()
-    assert bench.core.begin_reading() == ([0, 1], {0, 1})
+    bench.ordering.close()
+    bench.ordering.reopen()
+    assert bench.ordering.begin_read() == ([0, 1], {0, 1})
 
 
 # --- strikes ---
@@ -127,15 +127,15 @@ def test_a_message_is_sent_normally_after_the_first_strike_and_alone_after_the_s
     bench = Bench()
     for strikes in range(LONE_STRIKES):
         bench.take(row(1, "a"))
-        assert bench.core.strikes(1) == strikes
+        assert bench.ordering.count_strikes(1) == strikes
         assert bench.send() == [1]
-        bench.core.struck([row(1, "a")])
-        bench.core.returned([row(1, "a")])
+        bench.ordering.add_strikes([row(1, "a")])
+        bench.ordering.mark_returned([row(1, "a")])
         bench.settle()
     bench.take(row(1, "a"), row(2, "b"))
     assert bench.send() == [2]
-    assert bench.core.lone() == row(1, "a")
-    assert bench.core.lone() is None
+    assert bench.ordering.next_lone() == row(1, "a")
+    assert bench.ordering.next_lone() is None
 
 
 def test_an_answer_refunds_the_strikes() -> None:
@@ -143,22 +143,22 @@ def test_an_answer_refunds_the_strikes() -> None:
     bench = Bench()
     bench.take(first)
     bench.send()
-    bench.core.struck([first])
-    bench.core.troubled(first, retry(first))
+    bench.ordering.add_strikes([first])
+    bench.ordering.mark_failed(first, retry(first))
     bench.settle()
-    assert not bench.core.has_strikes
+    assert not bench.ordering.has_strikes
 
 
 def test_a_message_with_a_claim_of_its_own_leaves_the_one_it_was_in() -> None:
     bench = Bench()
-    bench.core.inherit(7, [row(1, "a")], strikes=LONE_STRIKES)
+    bench.ordering.recover_claim(7, [row(1, "a")], strikes=LONE_STRIKES)
     bench.settle()
     number = bench.claim(bench.read(row(1, "a"), row(2, "b")))
-    message = bench.core.lone()
+    message = bench.ordering.next_lone()
     assert message is not None
-    assert told(bench.core.claimed_alone(message, 99)) == {"returned": [1], "touched": [number]}
+    assert non_empty(bench.ordering.confirm_lone_claim(message, 99)) == {"returned": [1], "touched": [number]}
     bench.send()
-    bench.core.delivered([message, row(2, "b")])
+    bench.ordering.mark_delivered([message, row(2, "b")])
     assert sorted(bench.settle().finished) == [number, 99]
 
 
@@ -168,28 +168,28 @@ def test_a_message_with_a_claim_of_its_own_leaves_the_one_it_was_in() -> None:
 def test_what_is_inherited_goes_back_first_and_keeps_its_strikes() -> None:
     """A later message may have been claimed when an earlier one of its key had just gone back."""
     bench = Bench()
-    bench.core.inherit(7, [row(2, "a")], strikes=1)
+    bench.ordering.recover_claim(7, [row(2, "a")], strikes=1)
     assert bench.send() == []
-    assert told(bench.settle()) == {"returned": [2], "finished": [7]}
+    assert non_empty(bench.settle()) == {"returned": [2], "finished": [7]}
     bench.take(row(1, "a"), row(2, "a"))
-    assert bench.core.strikes(2) == 1
+    assert bench.ordering.count_strikes(2) == 1
     assert bench.send() == [1]
 
 
 def test_of_several_that_were_in_one_claim_none_was_alone() -> None:
     """A deadly one among them must not take its neighbours with it."""
     bench = Bench()
-    bench.core.inherit(7, [row(1), row(2)], strikes=5)
-    bench.core.inherit(8, [row(3)], strikes=5)
+    bench.ordering.recover_claim(7, [row(1), row(2)], strikes=5)
+    bench.ordering.recover_claim(8, [row(3)], strikes=5)
     bench.settle()
     bench.take(row(1), row(2), row(3))
-    assert [bench.core.strikes(id) for id in (1, 2, 3)] == [LONE_STRIKES, LONE_STRIKES, 5]
+    assert [bench.ordering.count_strikes(id) for id in (1, 2, 3)] == [LONE_STRIKES, LONE_STRIKES, 5]
 
 
 def test_what_is_inherited_does_not_pass_a_message_of_its_key_that_waits() -> None:
     bench = Bench()
-    bench.core.inherit(7, [row(2, "a")], strikes=1)
-    bench.core.block(0, "a", front=Waits.RETRY)
+    bench.ordering.recover_claim(7, [row(2, "a")], strikes=1)
+    bench.ordering.block(0, "a", front=Waits.RETRY)
     bench.settle()
     assert ids(bench.read(row(2, "a")).park) == [2]
     assert bench.send() == []
@@ -200,24 +200,24 @@ def test_what_is_inherited_does_not_pass_a_message_of_its_key_that_waits() -> No
 
 def test_a_new_lane_is_read_from_its_start_and_nothing_of_it_is_taken_before() -> None:
     bench = Bench(lanes=[0])
-    partitions, _ = bench.core.begin_reading()
-    bench.core.grant(1)
-    answer = Reading([row(1, lane=1)], Cursor({1: 1}), frozenset(partitions))
-    assert bench.core.offer_read(answer, partitions).take == []
-    assert bench.core.begin_reading() == ([0, 1], {1})
+    partitions, _ = bench.ordering.begin_read()
+    bench.ordering.grant(1)
+    answer = ReadResult([row(1, lane=1)], Cursor({1: 1}), frozenset(partitions))
+    assert bench.ordering.accept_read(answer, partitions).take == []
+    assert bench.ordering.begin_read() == ([0, 1], {1})
 
 
 def test_a_revoked_lane_finishes_what_is_under_way_and_gives_back_the_rest() -> None:
     bench = Bench(lanes=[0, 1])
     bench.take(row(1, "a"), row(2, "a"), row(3, "b", lane=1))
     bench.send(1)
-    bench.core.revoke(0)
-    assert bench.core.partitions == [1]
+    bench.ordering.revoke(0)
+    assert bench.ordering.partitions == [1]
     assert bench.settle().returned == [2]
-    assert not bench.core.is_drained(0)
-    bench.core.delivered([row(1, "a")])
+    assert not bench.ordering.is_drained(0)
+    bench.ordering.mark_delivered([row(1, "a")])
     bench.settle()
-    assert bench.core.is_drained(0)
+    assert bench.ordering.is_drained(0)
     assert bench.send() == [3]
 
 
@@ -225,10 +225,10 @@ def test_a_dropped_lane_is_forgotten_with_its_outcomes() -> None:
     bench = Bench(lanes=[0, 1])
     bench.take(row(1, "a"), row(2, "a"), row(3, "b", lane=1))
     bench.send()
-    bench.core.delivered([row(1, "a"), row(3, "b", lane=1)])
-    bench.core.drop([0])
-    assert told(bench.settle()) == {"delivered": [3], "finished": [1]}
-    assert bench.core.in_hand == 0
+    bench.ordering.mark_delivered([row(1, "a"), row(3, "b", lane=1)])
+    bench.ordering.drop([0])
+    assert non_empty(bench.settle()) == {"delivered": [3], "finished": [1]}
+    assert bench.ordering.in_flight == 0
     assert bench.send() == []
 
 
@@ -236,37 +236,37 @@ def test_a_settlement_that_was_refused_keeps_only_the_lanes_that_are_ours() -> N
     bench = Bench(lanes=[0, 1])
     bench.take(row(1, "a"), row(3, "b", lane=1))
     bench.send()
-    bench.core.delivered([row(1, "a"), row(3, "b", lane=1)])
-    settlement, lanes = bench.core.settlement(10)
+    bench.ordering.mark_delivered([row(1, "a"), row(3, "b", lane=1)])
+    settlement, lanes = bench.ordering.next_settlement(10)
     assert lanes == {0, 1}
-    bench.core.drop([0])
-    bench.core.unsettled(settlement)
+    bench.ordering.drop([0])
+    bench.ordering.abort_settlement(settlement)
     assert bench.settle().delivered == [3]
 
 
 def test_blocked_keys_of_lanes_that_are_not_ours_are_not_wanted() -> None:
     bench = Bench(lanes=[0])
     bench.read()
-    bench.core.block(1, "a", front=Waits.PARKED)
-    assert bench.core.wanted(10) == []
+    bench.ordering.block(1, "a", front=Waits.PARKED)
+    assert bench.ordering.next_key_reads(10) == []
 
 
 def test_a_revoked_lane_forgets_what_it_wanted_to_read() -> None:
     bench = Bench(lanes=[0])
     bench.read()
-    bench.core.block(0, "a", front=Waits.PARKED)
-    bench.core.revoke(0)
-    assert bench.core.wanted(10) == []
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    bench.ordering.revoke(0)
+    assert bench.ordering.next_key_reads(10) == []
 
 
 def test_what_nobody_waits_for_is_dropped_and_what_is_known_is_kept() -> None:
     bench = Bench()
     bench.take(row(1, "a"), row(2, "b"))
     bench.send()
-    bench.core.delivered([row(2, "b")])
-    bench.core.drop_unanswered()
+    bench.ordering.mark_delivered([row(2, "b")])
+    bench.ordering.drop_unanswered()
     assert bench.settle().delivered == [2]
-    assert bench.core.in_hand == 0
+    assert bench.ordering.in_flight == 0
 
 
 # --- claims ---
@@ -279,29 +279,29 @@ def test_what_is_dropped_stands_in_no_line_any_more() -> None:
     bench.take(first)
     bench.send()
     bench.read(second)
-    bench.core.troubled(first, retry(first))
-    bench.core.drop_unanswered()
-    assert [trouble.message_id for trouble in bench.settle().troubles] == [1]
-    assert bench.core.in_hand == 0
-    bench.core.block(0, "a", front=Waits.PARKED)
-    assert bench.wanted().key == "a", "nothing of it is thought to be in hand"
+    bench.ordering.mark_failed(first, retry(first))
+    bench.ordering.drop_unanswered()
+    assert [trouble.message_id for trouble in bench.settle().failures] == [1]
+    assert bench.ordering.in_flight == 0
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    assert bench.key_read().key == "a", "nothing of it is thought to be in hand"
 
 
 def test_a_claim_is_finished_when_its_last_message_leaves() -> None:
     bench = Bench()
     bench.take(row(1), row(2))
     bench.send()
-    bench.core.delivered([row(1)])
-    assert told(bench.settle()) == {"delivered": [1], "touched": [1]}
-    bench.core.delivered([row(2)])
-    assert told(bench.settle()) == {"delivered": [2], "finished": [1]}
+    bench.ordering.mark_delivered([row(1)])
+    assert non_empty(bench.settle()) == {"delivered": [1], "touched": [1]}
+    bench.ordering.mark_delivered([row(2)])
+    assert non_empty(bench.settle()) == {"delivered": [2], "finished": [1]}
 
 
 def test_deliveries_are_settled_in_portions_and_trouble_at_once() -> None:
     bench = Bench()
     bench.take(row(1), row(2), row(3))
     bench.send()
-    bench.core.delivered([row(1), row(2)])
-    bench.core.troubled(row(3), retry(row(3)))
-    settlement, _ = bench.core.settlement(1)
-    assert (settlement.delivered, len(settlement.troubles)) == ([1], 1)
+    bench.ordering.mark_delivered([row(1), row(2)])
+    bench.ordering.mark_failed(row(3), retry(row(3)))
+    settlement, _ = bench.ordering.next_settlement(1)
+    assert (settlement.delivered, len(settlement.failures)) == ([1], 1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome
-from pillarbox.relay.dispatch import Dispatch
-from pillarbox.relay.work import Work
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.sender import Sender
 from pillarbox.stores.memory import MemoryStore
-from pillarbox.transports.memory import MemoryTransport
-from tests.unit.relay.work_bench import LEASE, claim_next, grant, put, work_on
+from tests.support.lanes.destination_bench import LEASE, build_state, claim_next, grant, put
 
 
 class _SlowToOpen(MemoryTransport):
@@ -38,40 +38,40 @@ async def _sent_alone(takes: timedelta) -> tuple[list[int], list[int]]:
     clock = FrozenClock()
     store, transport = MemoryStore(clock=clock), _SlowToOpen(clock, takes)
     put(store, None)
-    work = work_on(store, clock)
-    await grant(work, 0)
-    await claim_next(work, strikes=2)
-    dispatch = Dispatch(work, transport=transport, open_lone=lambda: transport, lone_cap=5)
-    await dispatch._send_lone()
-    settlement, _ = work.core.settlement(10)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await claim_next(state, strikes=2)
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await sender._send_lone()
+    settlement, _ = state.ordering.next_settlement(10)
     return transport.sent, list(settlement.returned)
 
 
 async def test_it_is_not_even_claimed_again_when_the_lease_is_over() -> None:
-    work, dispatch, transport = await _ready(strikes=2)
-    await dispatch._send_lone()
-    assert (transport.received, work.core.has_lone) == ([], True)
+    state, sender, transport = await _ready(strikes=2)
+    await sender._send_lone()
+    assert (transport.received, state.ordering.has_lone) == ([], True)
 
 
 async def test_what_was_claimed_is_not_sent_when_the_lease_is_over() -> None:
     """However long the process stood still between the two."""
-    work, dispatch, transport = await _ready(strikes=0)
-    dispatch.send_ready()
-    await dispatch.finish(within=60)
-    assert (transport.received, work.core.has_ready) == ([], True)
+    state, sender, transport = await _ready(strikes=0)
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert (transport.received, state.ordering.has_ready) == ([], True)
 
 
-async def _ready(*, strikes: int) -> tuple[Work, Dispatch, MemoryTransport]:
+async def _ready(*, strikes: int) -> tuple[DestinationState, Sender, MemoryTransport]:
     """A message that is claimed and may go, and a lease that has ended since."""
     clock = FrozenClock()
     store, transport = MemoryStore(clock=clock), MemoryTransport()
     put(store, None)
-    work = work_on(store, clock)
-    await grant(work, 0)
-    await claim_next(work, strikes=strikes)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await claim_next(state, strikes=strikes)
     clock.advance(LEASE)
     await transport.open()
-    return work, Dispatch(work, transport=transport, open_lone=lambda: transport, lone_cap=5), transport
+    return state, Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5), transport
 
 
 async def test_it_is_sent_when_the_connection_came_in_time() -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
-from pillarbox.protocols import Cursor
-from pillarbox.relay.intake import Intake
-from pillarbox.relay.judging import Judge
+from pillarbox.contracts.store import Cursor
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.lease import Lease
+from pillarbox.relay.outcome_policy import OutcomePolicy
+from pillarbox.relay.polling import PollBackoff
+from pillarbox.relay.reader import Reader
 from pillarbox.relay.settings import DestinationSettings
-from pillarbox.relay.standing import Standing
-from pillarbox.relay.wake import Sleeper
-from pillarbox.relay.work import Work
 from pillarbox.retry import DEFAULT_RETRY
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.telemetry import Telemetry
-from pillarbox.transports.memory import MemoryTransport
 
 
 class _Reads(MemoryStore):
@@ -38,21 +38,21 @@ class _Reads(MemoryStore):
 
 async def test_every_lane_is_read_from_its_start_in_its_turn() -> None:
     clock, store = FrozenClock(), _Reads()
-    lease = timedelta(days=1)
-    standing = Standing(lease=lease)
-    standing.renewed(clock.monotonic())
-    work = Work(
-        DestinationSettings(name="sink"), store=store, standing=standing, judge=Judge(retry=DEFAULT_RETRY),
+    duration = timedelta(days=1)
+    lease = Lease(duration=duration)
+    lease.extend(clock.monotonic())
+    state = DestinationState(
+        DestinationSettings(name="sink"), store=store, lease=lease, policy=OutcomePolicy(retry=DEFAULT_RETRY),
         clock=clock, telemetry=Telemetry(), dice=random.Random(1),
     )  # fmt: skip
     for partition in range(64):
-        work.epochs[partition] = 1
-        work.core.grant(partition)
-    intake = Intake(work, transport=MemoryTransport(), sleeper=Sleeper(poll_interval=timedelta(seconds=1)))
-    await intake.run_once()
+        state.epochs[partition] = 1
+        state.ordering.grant(partition)
+    reader = Reader(state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)))
+    await reader.run_once()
     store.anew.clear()
     for _ in range(64):
         clock.advance(timedelta(seconds=10))
-        await intake.run_once()
+        await reader.run_once()
     assert [len(lanes) for lanes in store.anew] == [1] * 64
     assert set().union(*store.anew) == set(range(64))

@@ -6,11 +6,11 @@ from datetime import timedelta
 from uuid import UUID
 
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Claim, Selection
 from pillarbox.message import State
-from pillarbox.protocols import Claim, Selection
-from pillarbox.relay.settler import Settler
+from pillarbox.relay.pipeline import Settler
 from pillarbox.stores.memory import MemoryStore
-from tests.unit.relay.work_bench import SINK, grant, put, work_on
+from tests.support.lanes.destination_bench import SINK, build_state, grant, put
 
 
 async def test_what_is_in_lanes_of_its_own_is_recorded_though_another_lane_was_lost() -> None:
@@ -18,17 +18,17 @@ async def test_what_is_in_lanes_of_its_own_is_recorded_though_another_lane_was_l
     store = MemoryStore(clock=clock)
     for partition in (0, 1):
         put(store, None, partition=partition)
-    work = work_on(store, clock)
-    await grant(work, 0, 1)
-    partitions, _ = work.core.begin_reading()
+    state = build_state(store, clock)
+    await grant(state, 0, 1)
+    partitions, _ = state.ordering.begin_read()
     reading = await store.read(SINK, partitions=partitions, cursor=None, limit=10)
-    offer = work.core.offer_read(reading, partitions)
-    number = work.standing.next_claim()
-    await store.claim(work.fence(partitions), Claim(number, [message.id for message in offer.take]))
-    work.core.claimed(number, offer.take)
-    work.core.delivered(work.core.batch(10))
+    offer = state.ordering.accept_read(reading, partitions)
+    number = state.lease.next_claim_number()
+    await store.claim(state.fence(partitions), Claim(number, [message.id for message in offer.take]))
+    state.ordering.confirm_claim(number, offer.take)
+    state.ordering.mark_delivered(state.ordering.next_batch(10))
     await store.take(UUID(int=1), SINK, partitions=[0], lease=timedelta(seconds=10), claim_number=1)
-    settler = Settler(work)
+    settler = Settler(state)
     assert [await settler.run_once() for _ in range(3)] == [True, True, False]
     (delivered,) = await store.find(Selection(states=[State.DELIVERED]), limit=10)
-    assert (delivered.partition, list(work.epochs), work.core.in_hand) == (1, [1], 0)
+    assert (delivered.partition, list(state.epochs), state.ordering.in_flight) == (1, [1], 0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, Settlement
 from pillarbox.message import Message
-from pillarbox.protocols import Claim, Fence, Inherited, Settlement
 from pillarbox.relay.pipeline import Pipeline
-from pillarbox.relay.wake import Sleeper
+from pillarbox.relay.polling import PollBackoff
 from pillarbox.stores.memory import MemoryStore
-from pillarbox.transports.memory import MemoryTransport
-from tests.unit.relay.work_bench import LEASE, SINK, owned, put, work_on
+from tests.support.lanes.destination_bench import LEASE, SINK, build_state, owned, put
 
 ENOUGH = 5
 
@@ -31,7 +31,7 @@ class _Slow(MemoryStore):
         await super().settle(fence, settlement)
         self.frozen.advance(timedelta(seconds=1))
         assert self.pipeline is not None
-        self.beats.append(self.frozen.monotonic() - self.pipeline.beat)
+        self.beats.append(self.frozen.monotonic() - self.pipeline.last_turn)
         if len(self.beats) < ENOUGH:
             _acknowledge_one(self.pipeline)
         else:
@@ -39,24 +39,24 @@ class _Slow(MemoryStore):
 
 
 def _acknowledge_one(pipeline: Pipeline) -> None:
-    pipeline.work.core.delivered(pipeline.work.core.batch(1))
+    pipeline.state.ordering.mark_delivered(pipeline.state.ordering.next_batch(1))
 
 
 def _pipeline(store: MemoryStore, clock: FrozenClock) -> Pipeline:
     transport = MemoryTransport()
     return Pipeline(
-        work_on(store, clock), transport=transport, open_lone=lambda: transport,
-        sleeper=Sleeper(poll_interval=timedelta(seconds=1)), lone_cap=5, patience=LEASE,
+        build_state(store, clock), transport=transport, open_transport=lambda: transport,
+        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), lone_cap=5, patience=LEASE,
     )  # fmt: skip
 
 
 async def _in_hand(pipeline: Pipeline, store: MemoryStore) -> list[Message]:
     """Everything in the store, claimed and ready to go."""
-    core = pipeline.work.core
-    partitions, _ = core.begin_reading()
+    ordering = pipeline.state.ordering
+    partitions, _ = ordering.begin_read()
     reading = await store.read(SINK, partitions=partitions, cursor=None, limit=100)
-    offer = core.offer_read(reading, partitions)
-    core.claimed(pipeline.work.standing.next_claim(), offer.take)
+    offer = ordering.accept_read(reading, partitions)
+    ordering.confirm_claim(pipeline.state.lease.next_claim_number(), offer.take)
     return list(offer.take)
 
 
@@ -66,11 +66,11 @@ async def test_every_settlement_counts_as_progress() -> None:
     store = _Slow(clock)
     put(store, *[None] * ENOUGH)
     store.pipeline = pipeline = _pipeline(store, clock)
-    pipeline.grant(await owned(pipeline.work, 0), [], [])
+    pipeline.grant(await owned(pipeline.state, 0), [], [])
     assert len(await _in_hand(pipeline, store)) == ENOUGH
     _acknowledge_one(pipeline)
-    pipeline.work.outcomes.set()
-    settling = asyncio.create_task(pipeline._settling())
+    pipeline.state.settle_event.set()
+    settling = asyncio.create_task(pipeline._run_settler())
     try:
         await asyncio.wait_for(store.answered.wait(), 30)
     finally:
@@ -84,9 +84,9 @@ async def test_what_was_inherited_is_given_back_without_waiting_for_anything_els
     store = MemoryStore(clock=clock)
     put(store, None)
     pipeline = _pipeline(store, clock)
-    lanes = await owned(pipeline.work, 0)
+    lanes = await owned(pipeline.state, 0)
     (message,) = (await store.read(SINK, partitions=[0], cursor=None, limit=1)).messages
-    pipeline.work.outcomes.clear()
-    pipeline.grant(lanes, [Inherited(Claim(1, [message.id], 1), [message])], [])
-    assert pipeline.work.core.has_outcomes
-    assert pipeline.work.outcomes.is_set()
+    pipeline.state.settle_event.clear()
+    pipeline.grant(lanes, [RecoveredClaim(Claim(1, [message.id], 1), [message])], [])
+    assert pipeline.state.ordering.has_outcomes
+    assert pipeline.state.settle_event.is_set()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pillarbox.contracts.store import Registry, RelayInfo
 from pillarbox.message import PARTITIONS
-from pillarbox.protocols import Registry, RelayInfo
-from pillarbox.relay.shares import Moves, moves
+from pillarbox.relay.membership import Assignment, plan_assignment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
@@ -28,8 +28,8 @@ def registry(*relays: RelayInfo, owners: Mapping[int, UUID] | None = None) -> Re
     return Registry(NOW, relays, {"d": owners or {}})
 
 
-def wanted(me: UUID, registry: Registry, *, mine: Sequence[int] = (), max_lanes: int | None = None) -> Moves:
-    return moves(registry, me=me, destination="d", mine=mine, max_lanes=max_lanes)
+def wanted(me: UUID, registry: Registry, *, mine: Sequence[int] = (), max_lanes: int | None = None) -> Assignment:
+    return plan_assignment(registry, relay_id=me, destination="d", owned=mine, max_lanes=max_lanes)
 
 
 def test_one_relay_takes_everything() -> None:
@@ -48,7 +48,7 @@ def test_the_odd_lanes_go_to_somebody() -> None:
 
 def test_a_newcomer_waits_for_the_owner_to_hand_over() -> None:
     full = registry(relay(A), relay(B), owners=dict.fromkeys(range(PARTITIONS), A))
-    assert wanted(B, full) == Moves()
+    assert wanted(B, full) == Assignment()
     assert len(wanted(A, full, mine=range(PARTITIONS)).release) == 32
 
 
@@ -70,15 +70,15 @@ def test_an_own_lane_that_is_not_in_hand_is_taken_again() -> None:
 def test_an_own_lane_that_is_not_in_hand_is_taken_again_even_if_it_is_one_too_many() -> None:
     """Nobody else may take what a live relay owns: unless its owner frees it, it is served by nobody for ever."""
     both = registry(relay(A), relay(B), owners=dict.fromkeys(range(40), A))
-    assert wanted(A, both, mine=range(32)) == Moves(take=frozenset(range(32, 40)))
+    assert wanted(A, both, mine=range(32)) == Assignment(take=frozenset(range(32, 40)))
     assert 39 in wanted(A, both, mine=range(39)).take
 
 
 def test_a_fair_share_moves_nothing() -> None:
     owners = dict.fromkeys(range(32), A) | dict.fromkeys(range(32, PARTITIONS), B)
     settled = registry(relay(A), relay(B), owners=owners)
-    assert wanted(A, settled, mine=range(32)) == Moves()
-    assert wanted(B, settled, mine=range(32, PARTITIONS)) == Moves()
+    assert wanted(A, settled, mine=range(32)) == Assignment()
+    assert wanted(B, settled, mine=range(32, PARTITIONS)) == Assignment()
 
 
 def test_a_relay_that_cannot_reach_the_destination_gives_it_to_one_that_can() -> None:
@@ -95,7 +95,7 @@ def test_when_nobody_reaches_it_everybody_keeps_a_share() -> None:
 def test_relays_that_do_not_serve_it_do_not_count() -> None:
     other = registry(relay(A), relay(B, serves=["other"], reaches=["other"]))
     assert len(wanted(A, other).take) == PARTITIONS
-    assert wanted(B, other) == Moves()
+    assert wanted(B, other) == Assignment()
 
 
 def test_a_relay_that_is_not_in_the_registry_owns_nothing() -> None:

@@ -6,46 +6,46 @@ from datetime import timedelta
 
 import pytest
 
-from pillarbox.relay.wake import Drowsing, Sleeper
+from pillarbox.relay.polling import PollBackoff, WakeupArming
 
 POLL = timedelta(seconds=1)
 
 
 def test_it_looks_again_at_once_while_it_finds_something() -> None:
-    sleeper = Sleeper(poll_interval=POLL)
-    assert [sleeper.after(found=True) for _ in range(3)] == [0.0, 0.0, 0.0]
+    backoff = PollBackoff(poll_interval=POLL)
+    assert [backoff.next_wait(found=True) for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
 def test_it_waits_twice_as_long_each_time_up_to_the_poll_interval() -> None:
-    sleeper = Sleeper(poll_interval=POLL)
-    waits = [sleeper.after(found=False) for _ in range(10)]
+    backoff = PollBackoff(poll_interval=POLL)
+    waits = [backoff.next_wait(found=False) for _ in range(10)]
     assert waits == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("what", ["found", "woken"])
 def test_it_looks_often_again_after_something_happened(what: str) -> None:
-    sleeper = Sleeper(poll_interval=POLL)
+    backoff = PollBackoff(poll_interval=POLL)
     for _ in range(10):
-        sleeper.after(found=False)
+        backoff.next_wait(found=False)
     if what == "found":
-        sleeper.after(found=True)
+        backoff.next_wait(found=True)
     else:
-        sleeper.woken()
-    assert sleeper.after(found=False) == 0.005
+        backoff.reset()
+    assert backoff.next_wait(found=False) == 0.005
 
 
 def test_it_is_drowsy_after_a_few_empty_looks_and_busy_after_a_few_full_ones() -> None:
-    sleeper = Sleeper(poll_interval=POLL)
+    backoff = PollBackoff(poll_interval=POLL)
     looks = [False] * 4 + [True] * 3
-    assert [(sleeper.after(found), sleeper.is_drowsy, sleeper.is_busy)[1:] for found in looks] == [
+    assert [(backoff.next_wait(found), backoff.is_idle, backoff.is_busy)[1:] for found in looks] == [
         (False, False), (False, False), (True, False), (True, False), (False, False), (False, False), (False, True),
     ]  # fmt: skip
 
 
 def test_a_poll_interval_below_the_shortest_wait_is_kept() -> None:
-    sleeper = Sleeper(poll_interval=timedelta(milliseconds=1))
-    assert [sleeper.after(found=False) for _ in range(3)] == [0.001, 0.001, 0.001]
-    assert sleeper.is_drowsy
+    backoff = PollBackoff(poll_interval=timedelta(milliseconds=1))
+    assert [backoff.next_wait(found=False) for _ in range(3)] == [0.001, 0.001, 0.001]
+    assert backoff.is_idle
 
 
 class Ear:
@@ -56,34 +56,34 @@ class Ear:
 
 
 class Bed:
-    """A drowsing relay with one sleeper, and what it said in order."""
+    """A relay with one backoff, and what its arming did in order."""
 
     def __init__(self) -> None:
-        self.sleeper = Sleeper(poll_interval=POLL)
+        self.backoff = PollBackoff(poll_interval=POLL)
         self.ear = Ear()
         self.said: list[str] = []
-        self.drowsing = Drowsing([self.sleeper], wakeups=self.ear, tell=self._tell, peek=self._peek)
+        self.arming = WakeupArming([self.backoff], wakeups=self.ear, publish=self._publish, poll=self._poll)
 
-    async def _tell(self) -> None:
-        self.said.append("asleep" if self.drowsing.is_asleep else "awake")
+    async def _publish(self) -> None:
+        self.said.append("asleep" if self.arming.is_armed else "awake")
 
-    def _peek(self) -> None:
+    def _poll(self) -> None:
         self.said.append("peek")
 
     async def look(self, *, found: bool, rounds: int) -> None:
         for _ in range(rounds):
-            self.sleeper.after(found=found)
-        await self.drowsing.run_once()
+            self.backoff.next_wait(found=found)
+        await self.arming.run_once()
 
     async def storm(self, *, found: bool) -> None:
         """More notifications at once than anybody needs to wake up."""
         for _ in range(4):
-            self.drowsing.notified()
+            self.arming.on_notification()
         await self.look(found=found, rounds=1)
 
     async def looks_until_asleep(self) -> int:
         looks = 0
-        while not self.drowsing.is_asleep:
+        while not self.arming.is_armed:
             await self.look(found=False, rounds=5)
             looks += 1
         return looks
@@ -107,7 +107,7 @@ async def test_one_message_does_not_end_the_sleep_and_steady_work_does() -> None
     bed = Bed()
     await bed.look(found=False, rounds=10)
     await bed.look(found=True, rounds=1)
-    assert bed.drowsing.is_asleep
+    assert bed.arming.is_armed
     await bed.look(found=True, rounds=3)
     assert bed.said == ["asleep", "peek", "awake"]
 
@@ -115,7 +115,7 @@ async def test_one_message_does_not_end_the_sleep_and_steady_work_does() -> None
 async def test_a_full_window_is_no_idleness() -> None:
     bed = Bed()
     await bed.look(found=False, rounds=10)
-    bed.sleeper.is_full = True
+    bed.backoff.is_full = True
     await bed.look(found=False, rounds=10)
     assert bed.said == ["asleep", "peek", "awake"]
 
@@ -147,9 +147,9 @@ async def test_a_few_notifications_end_no_sleep() -> None:
     bed = Bed()
     await bed.look(found=False, rounds=10)
     for _ in range(20):
-        bed.drowsing.notified()
+        bed.arming.on_notification()
         await bed.look(found=False, rounds=1)
-    assert bed.drowsing.is_asleep
+    assert bed.arming.is_armed
 
 
 async def test_after_storms_that_brought_nothing_it_asks_less_and_less_often() -> None:

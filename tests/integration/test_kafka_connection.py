@@ -1,0 +1,116 @@
+"""What a client is left with when nobody waits for it any more. Here it would try for a minute, if it were let."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import pytest
+
+from pillarbox.brokers.kafka import KafkaSettings
+from pillarbox.brokers.kafka.connection import ProducerConnection
+from pillarbox.brokers.kafka.encoding import EncodedMessage
+from pillarbox.brokers.kafka.errors import DELIVERED, TIMED_OUT, DeliveryReport, DeliveryStatus
+from pillarbox.brokers.kafka.settings import ClientConfig, build_producer_config
+from pillarbox.errors import TransportUnavailable
+from pillarbox.testing.fault_proxy import FaultProxy
+from tests.support.kafka_cluster import KafkaCluster, arrivals
+
+_PATIENT: Final[ClientConfig] = {"message.timeout.ms": 60_000, "socket.timeout.ms": 60_000}
+_FIRST, _LATE, _NEXT = (EncodedMessage("orders", None, value, []) for value in (b"first", b"late", b"next"))
+
+
+@pytest.fixture
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as cluster:
+        cluster.create("orders")
+        yield cluster
+
+
+@pytest.fixture
+async def proxy(cluster: KafkaCluster) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(cluster.host, cluster.port) as proxy:
+        cluster.advertise(proxy.host, proxy.port)
+        yield proxy
+
+
+@asynccontextmanager
+async def _connect(proxy: FaultProxy, *, seconds: float) -> AsyncIterator[ProducerConnection]:
+    """Has sent one record, and reaches the cluster."""
+    settings = KafkaSettings(url=f"kafka://{proxy.host}:{proxy.port}")
+    connection = ProducerConnection(
+        build_producer_config(settings) | _PATIENT, where="kafka", seconds=seconds, hide=str
+    )
+    async with asyncio.timeout(30):
+        while await connection.send([_FIRST]) != [DELIVERED]:
+            pass
+    try:
+        yield connection
+    finally:
+        connection.drop("the test is over")
+
+
+@pytest.fixture
+async def hasty(proxy: FaultProxy) -> AsyncIterator[ProducerConnection]:
+    """Waits for a second."""
+    async with _connect(proxy, seconds=1) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def patient(proxy: FaultProxy) -> AsyncIterator[ProducerConnection]:
+    """Waits for half a minute."""
+    async with _connect(proxy, seconds=30) as connection:
+        yield connection
+
+
+async def _values(connection: ProducerConnection, cluster: KafkaCluster, proxy: FaultProxy) -> list[bytes]:
+    """What arrived in the end. A client that was kept would send what it has before what it is given now."""
+    await proxy.up()
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(TransportUnavailable):
+                if await connection.send([_NEXT]) == [DELIVERED]:
+                    break
+    cluster.advertise(cluster.host, cluster.port)
+    return [record.value for record in await arrivals(cluster, "orders")]
+
+
+async def test_a_send_ends_in_time_whatever_the_client_does(hasty: ProducerConnection, proxy: FaultProxy) -> None:
+    proxy.hang()
+    async with asyncio.timeout(30):
+        assert await hasty.send([_LATE]) == [TIMED_OUT]
+
+
+async def test_what_an_outage_kept_back_is_not_sent_after_it(
+    hasty: ProducerConnection, proxy: FaultProxy, cluster: KafkaCluster
+) -> None:
+    await proxy.down()
+    assert await hasty.send([_LATE]) == [TIMED_OUT]
+    assert hasty.down
+    assert await _values(hasty, cluster, proxy) == [_FIRST.value, _NEXT.value]
+
+
+async def test_what_was_cancelled_is_not_sent_later(
+    patient: ProducerConnection, proxy: FaultProxy, cluster: KafkaCluster
+) -> None:
+    await proxy.down()
+    sending = asyncio.create_task(patient.send([_LATE]))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending])
+    assert sending.cancelled()
+    assert await _values(patient, cluster, proxy) == [_FIRST.value, _NEXT.value]
+
+
+async def test_what_was_dropped_is_not_sent_later(
+    patient: ProducerConnection, proxy: FaultProxy, cluster: KafkaCluster
+) -> None:
+    await proxy.down()
+    sending = asyncio.create_task(patient.send([_LATE]))
+    await asyncio.sleep(0)
+    patient.drop("somebody closed it")
+    assert await sending == [DeliveryReport(DeliveryStatus.LOST, "somebody closed it")]
+    assert await _values(patient, cluster, proxy) == [_FIRST.value, _NEXT.value]

@@ -1,0 +1,71 @@
+"""Alive: a restart would not help. Ready: the store and every destination can be reached."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from pillarbox.contracts.store import OpenClaim, Registry, RelayInfo
+from pillarbox.operations.health import RelayState, check_liveness, check_readiness
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ME = UUID(int=1)
+LEASE = timedelta(seconds=10)
+
+
+def registry(*, reachable: list[str] | None = None, relay_id: UUID = ME) -> Registry:
+    relay = RelayInfo(
+        relay_id=relay_id, service="shop", host="h", pid=1, version="1", destinations=["billing", "mail"],
+        reachable=["billing", "mail"] if reachable is None else reachable,
+    )  # fmt: skip
+    return Registry(NOW, [relay], {})
+
+
+def seen(**given: Any) -> RelayState:
+    base: dict[str, Any] = {
+        "relay_id": ME, "stopping": False, "idle_for": 0.1, "lease": LEASE, "registry": registry(),
+    }  # fmt: skip
+    return RelayState(**(base | given))
+
+
+def test_a_healthy_relay_is_both() -> None:
+    assert (check_liveness(seen()).ok, check_readiness(seen()).ok) == (True, True)
+
+
+def test_a_starting_relay_lives_and_is_not_ready() -> None:
+    starting = seen(relay_id=None)
+    assert (check_liveness(starting).ok, list(check_readiness(starting).reasons)) == (True, ["it is starting"])
+
+
+def test_a_stopping_relay_lives_and_is_not_ready() -> None:
+    stopping = seen(stopping=True, registry=Registry(NOW, [], {}))
+    assert (check_liveness(stopping).ok, list(check_readiness(stopping).reasons)) == (True, ["it is stopping"])
+
+
+def test_without_the_store_it_lives_and_is_not_ready_and_says_why() -> None:
+    cut_off = seen(registry=None, store_error="nobody answers")
+    assert check_liveness(cut_off).ok
+    assert list(check_readiness(cut_off).reasons) == ["the store cannot be reached: nobody answers"]
+
+
+def test_a_destination_that_is_away_is_named() -> None:
+    away = seen(registry=registry(reachable=["mail"]))
+    assert check_liveness(away).ok
+    assert list(check_readiness(away).reasons) == ["the destination billing cannot be reached"]
+
+
+def test_what_the_registry_does_not_have_is_neither() -> None:
+    hung = seen(registry=registry(relay_id=uuid4()))
+    assert (check_liveness(hung).ok, check_readiness(hung).ok) == (False, False)
+
+
+def test_a_loop_that_does_not_turn_is_dead_also_without_the_store() -> None:
+    hung = seen(registry=None, store_error="away", idle_for=31.0)
+    assert not check_liveness(hung).ok
+    assert "has not turned for 31s" in check_liveness(hung).reasons[0]
+
+
+def test_messages_stuck_in_its_hands_make_it_unlive() -> None:
+    claim = OpenClaim(relay_id=ME, claimed_at=NOW, message_ids=[1, 2], strikes=0)
+    assert list(check_liveness(seen(stuck=[claim])).reasons) == ["2 messages have been in its hands for over 15m"]

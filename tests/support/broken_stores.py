@@ -1,0 +1,557 @@
+"""Memory stores that each break one promise, to see whether the contract notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import (
+    Action,
+    BlockedKey,
+    BulkResult,
+    Claim,
+    Cursor,
+    FailedOutcome,
+    Fence,
+    Lane,
+    ReadResult,
+    RecoveredClaim,
+    RelayInfo,
+    Selection,
+    Settlement,
+)
+from pillarbox.errors import Fenced
+from pillarbox.message import Message, State, Waits
+from pillarbox.stores.memory import LaneRow, MemoryData, MemoryStore, Snapshot, Transactions
+
+Taken = tuple[Sequence[Lane], Sequence[RecoveredClaim]]
+
+
+# --- fencing
+
+
+class NoFence(MemoryStore):
+    def _check_fence(self, fence: Fence) -> None:
+        pass
+
+
+class FenceWithoutEpoch(MemoryStore):
+    def _check_fence(self, fence: Fence) -> None:
+        owners = {p: self._owner(fence.destination, p) for p in fence.epochs}
+        if lost := [p for p, owner in owners.items() if owner != fence.relay_id]:
+            raise Fenced(fence.destination, lost)
+
+
+class FenceAfterWriting(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        for row in self._open_in_fence(fence, settlement.delivered):
+            self._deliver(row)
+        await super().settle(fence, settlement)
+
+
+class FenceNamesEveryLane(MemoryStore):
+    def _check_fence(self, fence: Fence) -> None:
+        try:
+            super()._check_fence(fence)
+        except Fenced as error:
+            raise Fenced(fence.destination, fence.epochs) from error
+
+
+class FenceWithoutLock(MemoryStore):
+    """Checks, lets others in, then writes."""
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        self._check_fence(fence)
+        await asyncio.sleep(0)
+        for id in settlement.delivered:
+            if (row := self._data.open.get(id)) is not None:
+                self._deliver(row)
+        self._trim_claims(fence.relay_id, settlement)
+
+
+class SettlesOutsideItsLanes(MemoryStore):
+    def _open_in_fence(self, fence: Fence, ids: Iterable[int]) -> Sequence[Message]:
+        return [row for id in ids if (row := self._data.open.get(id)) is not None]
+
+
+# --- reading
+
+
+class NoLateRows(MemoryStore):
+    def _is_late(self, row: Message, cursor: Cursor) -> bool:
+        return False
+
+
+class _WithoutXip(Snapshot, frozen=True):
+    def sees(self, tx: int) -> bool:
+        return tx < self.xmax
+
+
+class _WithoutXmax(Snapshot, frozen=True):
+    def sees(self, tx: int) -> bool:
+        return tx not in self.xip
+
+
+class _TransactionsWithoutXip(Transactions):
+    def snapshot(self) -> Snapshot:
+        right = super().snapshot()
+        return _WithoutXip(right.xmin, right.xmax, right.xip)
+
+
+class _TransactionsWithoutXmax(Transactions):
+    def snapshot(self) -> Snapshot:
+        right = super().snapshot()
+        return _WithoutXmax(right.xmin, right.xmax, right.xip)
+
+
+class NoLateRowsOfOlderTransactions(MemoryData):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transactions = _TransactionsWithoutXip()
+
+
+class NoLateRowsOfYoungerTransactions(MemoryData):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transactions = _TransactionsWithoutXmax()
+
+
+class KeepsMarksOfLanesItDidNotRead(MemoryStore):
+    def _advance(self, cursor: Cursor, partitions: Sequence[int], messages: Sequence[Message]) -> Cursor:
+        return super()._advance(cursor, [*cursor.low], messages)
+
+
+class SkipsLateRowsToo(MemoryStore):
+    def _is_late(self, row: Message, cursor: Cursor) -> bool:
+        return row.key not in cursor.skip and super()._is_late(row, cursor)
+
+
+class MarksOnlyWhatItReturned(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        low = dict((cursor or Cursor()).low) | {message.partition: message.id for message in reading.messages}
+        return replace(reading, cursor=replace(reading.cursor, low=low))
+
+
+class MarksWhatItCutOff(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        ends = {row.partition: row.id for row in self._rows_in_lanes(destination, partitions, (None,))}
+        skips = cursor is not None and cursor.skip
+        return replace(reading, cursor=replace(reading.cursor, low=ends)) if skips else reading
+
+
+class SkipsNothing(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        everything = None if cursor is None else cursor.skip_keys([])
+        return await super().read(destination, partitions=partitions, cursor=everything, limit=limit)
+
+
+class SkipsOneKeyAlone(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        one = None if cursor is None else cursor.skip_keys(cursor.skip[:1])
+        return await super().read(destination, partitions=partitions, cursor=one, limit=limit)
+
+
+class SkipsWhatHasNoKey(MemoryStore):
+    """As `key not in (...)` does in SQL."""
+
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        skips = cursor is not None and cursor.skip
+        return replace(reading, messages=[m for m in reading.messages if m.key is not None or not skips])
+
+
+class SkipsBehindTheLimit(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        cursor = cursor or Cursor()
+        reading = await super().read(destination, partitions=partitions, cursor=cursor.skip_keys([]), limit=limit)
+        return replace(reading, messages=[m for m in reading.messages if m.key not in cursor.skip])
+
+
+class SkipsForEver(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        return replace(reading, cursor=reading.cursor.skip_keys((cursor or Cursor()).skip))
+
+
+class SkipsByParking(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        for row in self._rows_in_lanes(destination, partitions, (None,)):
+            if cursor is not None and row.key in cursor.skip:
+                self._data.open.put(replace(row, waits=Waits.PARKED))
+        return reading
+
+
+class SkipsForStrangers(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        mine = None if cursor is None else Cursor(session=self._session, skip=cursor.skip)
+        own = cursor is not None and cursor.session is self._session
+        return await super().read(destination, partitions=partitions, cursor=cursor if own else mine, limit=limit)
+
+
+class MarksWhatWaits(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        ends = {row.partition: row.id for row in self._rows_in_lanes(destination, partitions, (None, *Waits))}
+        return replace(reading, cursor=replace(reading.cursor, low={**reading.cursor.low, **ends}))
+
+
+class LimitsLateRowsToo(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        return ReadResult(reading.messages[:limit], reading.cursor)
+
+
+class TrustsForeignCursors(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        mine = None if cursor is None else Cursor(cursor.low, cursor.snapshot, self._session)
+        return await super().read(destination, partitions=partitions, cursor=mine, limit=limit)
+
+
+class _ReusingTransactions(Transactions):
+    def __init__(self, data: MemoryData) -> None:
+        super().__init__()
+        self._data = data
+
+    def begin(self) -> int:
+        self._last_id = max([0, *self._data.open.ids(), *self._data.history])
+        return super().begin()
+
+
+class ReusesIds(MemoryData):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transactions = _ReusingTransactions(self)
+
+
+class ReadsDueById(MemoryStore):
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        due = await super().read_due(destination, partitions=partitions, limit=limit, skip=skip)
+        return sorted(due, key=lambda message: message.id)
+
+
+class SkipsAfterTheLimit(MemoryStore):
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+    ) -> Sequence[Message]:
+        due = await super().read_due(destination, partitions=partitions, limit=limit)
+        return [message for message in due if message.id not in skip]
+
+
+class BlockedForgetsHeld(MemoryStore):
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        rows = self._rows_in_lanes(destination, partitions, (Waits.RETRY, Waits.PARKED))
+        keys = {(row.partition, row.key): row.waits for row in rows}
+        return [BlockedKey(partition, key, waits) for (partition, key), waits in keys.items() if key and waits]
+
+
+class BlockedRepeatsKeys(MemoryStore):
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        rows = self._rows_in_lanes(destination, partitions, (Waits.RETRY, Waits.PARKED, Waits.HELD))
+        return [BlockedKey(row.partition, row.key, row.waits) for row in rows if row.key and row.waits]
+
+
+class BlockedTellsTheLast(MemoryStore):
+    async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        rows = self._rows_in_lanes(destination, partitions, (Waits.RETRY, Waits.PARKED, Waits.HELD))
+        keys = {(row.partition, row.key): row.waits for row in rows}
+        return [BlockedKey(partition, key, waits) for (partition, key), waits in keys.items() if key and waits]
+
+
+class ReadsEveryKey(MemoryStore):
+    async def read_key(
+        self, destination: str, *, partition: int, key: str, after: int, limit: int
+    ) -> Sequence[Message]:
+        blocked = self._rows_in_lanes(destination, [partition], (Waits.RETRY, Waits.PARKED, Waits.HELD))
+        return [row for row in blocked if row.id > after][:limit]
+
+
+class CallsCutLanesComplete(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        return ReadResult(reading.messages, reading.cursor, frozenset(partitions))
+
+
+# --- claiming and settling
+
+
+class ClaimNotIdempotent(MemoryStore):
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+        await super().claim(fence, claim, park=park)
+        self._data.claims[fence.relay_id, claim.number] = claim
+
+
+class ParkDeletes(MemoryStore):
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+        await super().claim(fence, claim, park=park)
+        for id in park:
+            self._data.open.drop(id)
+
+
+class ParksAgain(MemoryStore):
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+        await super().claim(fence, claim)
+        for row in self._open_in_fence(fence, park):
+            self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
+
+
+class TouchedClaimsAreFinished(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        await super().settle(fence, replace(settlement, finished=[*settlement.finished, *settlement.touched]))
+
+
+class SettlesWhatIsClosed(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        await super().settle(fence, settlement)
+        for id in settlement.delivered:
+            if (row := self._data.history.get(id)) is not None:
+                self._data.history[id] = replace(row, state=State.DELIVERED)
+
+
+class TakesAnyTrouble(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        right = [trouble for trouble in settlement.failures if _is_outcome(trouble)]
+        await super().settle(fence, replace(settlement, failures=right))
+
+
+def _is_outcome(trouble: FailedOutcome) -> bool:
+    return trouble.state.is_closed is (trouble.waits is None) and trouble.state is not State.DELIVERED
+
+
+class HistoryDropsAField(MemoryStore):
+    def _deliver(self, row: Message) -> None:
+        super()._deliver(replace(row, causation_id=None))
+
+
+class HistoryForgetsWhenItWasDue(MemoryStore):
+    def _deliver(self, row: Message) -> None:
+        super()._deliver(replace(row, available_at=None))
+
+
+class TroubleWithoutJournal(MemoryStore):
+    def _record_failure(self, row: Message, trouble: FailedOutcome, *, by: UUID) -> None:
+        super()._record_failure(row, trouble, by=by)
+        self._data.journal.pop()
+
+
+# --- membership
+
+
+class TakeIgnoresTheLease(MemoryStore):
+    def _owner(self, destination: str, partition: int) -> UUID | None:
+        return None
+
+
+class TakeWithoutLock(MemoryStore):
+    """Looks which lanes are free, lets others in, then takes them."""
+
+    async def take(
+        self, relay_id: UUID, destination: str, *, partitions: Sequence[int], lease: timedelta, claim_number: int
+    ) -> Taken:
+        live = self._live_relays(lease).keys() - {relay_id}
+        free = [partition for partition in partitions if self._owner(destination, partition) not in live]
+        await asyncio.sleep(0)
+        lanes = [self._take_lane(relay_id, destination, partition) for partition in free]
+        return lanes, self._recover_claims(relay_id, lanes, claim_number)
+
+
+class TakeKeepsTheEpoch(MemoryStore):
+    def _take_lane(self, relay_id: UUID, destination: str, partition: int) -> Lane:
+        epoch = self._data.lanes.get((destination, partition), LaneRow(None, 1)).epoch
+        self._data.lanes[destination, partition] = LaneRow(relay_id, epoch)
+        return Lane(destination, partition, epoch)
+
+
+class TakeLeavesTheDead(MemoryStore):
+    def _take_lane(self, relay_id: UUID, destination: str, partition: int) -> Lane:
+        relays = dict(self._data.relays)
+        lane = super()._take_lane(relay_id, destination, partition)
+        self._data.relays.update(relays)
+        return lane
+
+
+class InheritsWithoutStrike(MemoryStore):
+    def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
+        inherited = super()._recover_claims(relay_id, lanes, claim_number)
+        return [RecoveredClaim(replace(one.claim, strikes=one.claim.strikes - 1), one.messages) for one in inherited]
+
+
+class InheritsInOneClaim(MemoryStore):
+    def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
+        inherited = super()._recover_claims(relay_id, lanes, claim_number)
+        rows = sorted((row for one in inherited for row in one.messages), key=lambda row: row.id)
+        strikes = max((one.claim.strikes for one in inherited), default=0)
+        return [RecoveredClaim(Claim(claim_number, [row.id for row in rows], strikes), rows)] if rows else []
+
+
+class TakeDropsTheOtherLanes(MemoryStore):
+    """Deletes the dead relay's claims with its row."""
+
+    def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
+        inherited = super()._recover_claims(relay_id, lanes, claim_number)
+        alive = {*self._data.relays, relay_id}
+        self._data.claims = {key: claim for key, claim in self._data.claims.items() if key[0] in alive}
+        return inherited
+
+
+class RenewRevivesTheDead(MemoryStore):
+    async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
+        relay = self._data.relays.get(relay_id)
+        if relay is not None:
+            self._data.relays[relay_id] = replace(relay, expires_at=self._clock.now() + lease)
+        return await super().renew(relay_id, lease=lease, reachable=reachable, asleep=asleep)
+
+
+class BelievesAnyExpiry(MemoryStore):
+    def _live_relays(self, lease: timedelta) -> dict[UUID, RelayInfo]:
+        now = self._clock.now()
+        return {id: relay for id, relay in self._data.relays.items() if relay.expires_at and relay.expires_at > now}
+
+
+class ReleaseDropsEveryClaim(MemoryStore):
+    async def release(self, fence: Fence) -> None:
+        await super().release(fence)
+        self._data.claims = {key: claim for key, claim in self._data.claims.items() if key[0] != fence.relay_id}
+
+
+class ReleasesForOthers(MemoryStore):
+    async def release(self, fence: Fence) -> None:
+        for partition in fence.epochs:
+            self._release_lane(fence.relay_id, fence.destination, partition)
+
+
+class LeaveKeepsClaims(MemoryStore):
+    async def leave(self, relay_id: UUID) -> None:
+        claims = dict(self._data.claims)
+        await super().leave(relay_id)
+        self._data.claims = claims
+
+
+class ForgetDropsEveryClaim(MemoryStore):
+    async def forget(self, *, stale_after: timedelta) -> int:
+        gone = await super().forget(stale_after=stale_after)
+        self._data.claims = {key: claim for key, claim in self._data.claims.items() if key[0] in self._data.relays}
+        return gone
+
+
+class WakesNobody(MemoryData):
+    """Says it listens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_commit = _Deaf()
+
+
+class _Deaf(list[Callable[[], None]]):
+    def __iter__(self) -> Iterator[Callable[[], None]]:
+        return iter(())
+
+
+# --- operating and asking
+
+
+class RedriveKeepsAttempts(MemoryStore):
+    def _reopen(self, message: Message, *, to: str | None = None) -> Message:
+        return replace(super()._reopen(message, to=to), attempts=message.attempts)
+
+
+class RedriveAsFresh(MemoryStore):
+    def _reopen(self, message: Message, *, to: str | None = None) -> Message:
+        return replace(super()._reopen(message, to=to), waits=None, available_at=None)
+
+
+class RedriveAsNew(MemoryStore):
+    def _reopen(self, message: Message, *, to: str | None = None) -> Message:
+        return replace(super()._reopen(message, to=to), created_at=self._clock.now())
+
+
+class RedriveWithoutJournal(MemoryStore):
+    def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
+        pass
+
+
+class RefusesTheLastPage(MemoryStore):
+    def _refuse(self, action: Action, selection: Selection) -> BulkResult:
+        return super()._refuse(action, replace(selection, after=0))
+
+
+class DiscardsWhatIsInHand(MemoryStore):
+    async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
+        claims, self._data.claims = self._data.claims, {}
+        try:
+            return await super().discard(selection, by=by, reason=reason, limit=limit)
+        finally:
+            self._data.claims = claims
+
+
+class DefersWithoutBlocking(MemoryStore):
+    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+        moved = await super().defer(selection, until=until, by=by, limit=limit)
+        for row in [row for id in list(self._data.open.ids()) if (row := self._data.open.get(id)) is not None]:
+            self._data.open.put(replace(row, waits=Waits.DEFERRED if row.waits is Waits.RETRY else row.waits))
+        return moved
+
+
+class PurgesById(MemoryStore):
+    async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
+        now = self._clock.now()
+        rows = [row for row in self._data.history.values() if row.state is state and row.status_at]
+        old = sorted(row.id for row in rows if row.status_at and now - row.status_at >= older_than)
+        return await self.purge_ids(old[:limit])
+
+
+class PurgesTheWholeJournal(MemoryStore):
+    def _delete_closed(self, rows: Sequence[Message]) -> int:
+        self._data.journal = [line for line in self._data.journal if line.message_id is None]
+        return super()._delete_closed(rows)
+
+
+class PurgesAnyInboxRow(MemoryStore):
+    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+        self._data.inbox = {key: replace(row, status="done") for key, row in self._data.inbox.items()}
+        return await super().purge_inbox(older_than=older_than, limit=limit)
+
+
+class TakesNoIdsForAll(MemoryStore):
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        return await super().find(replace(selection, ids=selection.ids or None), limit=limit, payloads=payloads)
+
+
+class HidesHeld(MemoryStore):
+    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+        found = await super().find(selection, limit=limit, payloads=payloads)
+        return [replace(row, state=State.PENDING) if row.waits is Waits.HELD else row for row in found]

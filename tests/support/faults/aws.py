@@ -1,0 +1,91 @@
+"""SQS and SNS under every fault. moto plays AWS, with a front door of ours that can be shut."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.transport import Transport
+from pillarbox.testing.fault_proxy import FaultProxy
+from tests.support.aws_gateway import Gateway, No
+from tests.support.aws_reader import REGION, AwsReader
+from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.moto_server import private_moto
+
+__all__ = ["Aws"]
+
+_SENDS: Final = {"sqs": "SendMessageBatch", "sns": "PublishBatch"}
+_TOO_LARGE: Final = {"sqs": 1_100_000, "sns": 300_000}
+
+
+@cache
+def _reader() -> AwsReader:
+    """One moto for all faults: it takes seconds to start."""
+    moto = private_moto()
+    atexit.register(moto.close)
+    return AwsReader(moto.url)
+
+
+class AwsFarSide(FarSide):
+    """A queue, by itself or behind a topic of the same name."""
+
+    def __init__(self, scheme: str, reader: AwsReader, gateway: Gateway, proxy: FaultProxy, *, name: str) -> None:
+        self.topic = name
+        self.proxy = proxy
+        self._scheme = scheme
+        self._reader = reader
+        self._gateway = gateway
+
+    def transport(self) -> Transport:
+        endpoint = f"http://{self.proxy.host}:{self.proxy.port}"
+        return transport_from_url(
+            f"{self._scheme}://key:secret@{REGION}", options={"endpoint": endpoint, "mode": "binary", "timeout": "3s"}
+        )
+
+    async def received(self) -> Sequence[Arrival]:
+        arrived = await asyncio.to_thread(self._reader.read, self.topic)
+        return [arrival(one.body, one.attributes["ce_id"]) for one in arrived]
+
+    async def stop(self) -> None:
+        """The front door. What is stored stays in moto."""
+        await self._gateway.stop()
+
+    async def start(self) -> None:
+        await self._gateway.start()
+
+    async def refuse(self) -> None:
+        self._gateway.answers[_SENDS[self._scheme]] = No(code="ThrottlingException", status=400)
+
+    async def allow(self) -> None:
+        self._gateway.answers.clear()
+
+    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+        return msgspec.structs.replace(draft, padding=_TOO_LARGE[self._scheme])
+
+
+class Aws(BrokerUnderTest):
+    """SQS or SNS."""
+
+    def __init__(self, scheme: str, *, name: str, what: str) -> None:
+        self.exempt = {
+            Fault.UNROUTABLE: f"A {what} that does not exist is an outage until somebody makes it, and nothing fails."
+        }
+        self.name = name
+        self._scheme = scheme
+
+    @asynccontextmanager
+    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+        reader = await asyncio.to_thread(_reader)
+        name = reader.name()
+        await asyncio.to_thread(reader.queue, name)
+        if self._scheme == "sns":
+            await asyncio.to_thread(lambda: reader.topic(name, queue=name))
+        async with Gateway(reader.url) as gateway, FaultProxy("127.0.0.1", gateway.port) as proxy:
+            yield AwsFarSide(self._scheme, reader, gateway, proxy, name=name)

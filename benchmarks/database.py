@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 
 import asyncpg
 
-from pillarbox.names import Names
+from pillarbox.message import Names
 from pillarbox.stores.postgres.schema import PostgresSchema
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 
 __all__ = [
     "KEYS",
@@ -68,7 +68,7 @@ async def tables(schema: str) -> AsyncIterator[tuple[Admin, Names]]:
     connection = await asyncpg.connect(URL)
     try:
         await connection.execute(f'drop schema if exists "{schema}" cascade')
-        await PostgresSchema(store_url(URL), names=names).install()
+        await PostgresSchema(parse_store_url(URL), names=names).install()
         yield connection, names
     finally:
         await connection.execute(f'drop schema if exists "{schema}" cascade')
@@ -89,7 +89,7 @@ async def fill(connection: Admin, names: Names, *, messages: int) -> None:
 
 async def empty(connection: Admin, names: Names) -> None:
     """No message, open or closed."""
-    await connection.execute(names.applied("truncate pillarbox_outbox, pillarbox_history, pillarbox_claim"))
+    await connection.execute(names.qualify("truncate pillarbox_outbox, pillarbox_history, pillarbox_claim"))
 
 
 async def insert(
@@ -101,16 +101,16 @@ async def insert(
     key: str = of_keys(KEYS),
 ) -> None:
     """That many messages in one transaction. `key` is SQL over the message's number `i`."""
-    await connection.execute(names.applied(_INSERT.replace("/* key */", key)), PAYLOAD, messages, destination)
+    await connection.execute(names.qualify(_INSERT.replace("/* key */", key)), PAYLOAD, messages, destination)
 
 
 async def insert_closed(connection: Admin, names: Names, *, messages: int) -> None:
     """That many delivered messages, older than all others."""
-    await connection.execute(names.applied(_CLOSED.replace("/* key */", of_keys(KEYS))), PAYLOAD, messages)
+    await connection.execute(names.qualify(_CLOSED.replace("/* key */", of_keys(KEYS))), PAYLOAD, messages)
 
 
 async def calm(connection: Admin, names: Names) -> None:
     """Let the work that bulk loading leaves behind be done before a clock starts."""
-    await connection.execute(names.applied("vacuum analyze pillarbox_outbox"))
-    await connection.execute(names.applied("vacuum analyze pillarbox_history"))
+    await connection.execute(names.qualify("vacuum analyze pillarbox_outbox"))
+    await connection.execute(names.qualify("vacuum analyze pillarbox_history"))
     await connection.execute("checkpoint")

@@ -46,7 +46,7 @@ async def django_models() -> None:
             app_label = "bench"
             db_table = f'"{SCHEMA}"."orders"'
 
-    class Plain(Columns):
+    class FallbackIdentity(Columns):
         class Meta:
             app_label = "bench"
             db_table = f'"{SCHEMA}"."orders"'
@@ -82,7 +82,7 @@ async def django_models() -> None:
     def bare(ids: list[UUID]) -> None:
         for order_id in ids:
             with transaction.atomic():
-                Plain(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)).save(force_insert=True)
+                FallbackIdentity(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)).save(force_insert=True)
                 Row(**_SAME, **by_hand(placed(order_id))._asdict()).save(force_insert=True)
 
     # A thread of its own, as in a web server: Django's connections belong to threads, and refuse to be used in a loop.

@@ -12,8 +12,8 @@ from typing import Final
 from benchmarks.database import MESSAGE_ID, PARTITION, PAYLOAD, URL, Admin, calm, tables
 from benchmarks.measuring import at_most, interleaved, report, talk
 from benchmarks.relay.running import store_at
-from pillarbox.monitor import Monitor
-from pillarbox.names import Names
+from pillarbox.message import Names
+from pillarbox.operations.monitor import Monitor
 
 __all__ = ["status"]
 
@@ -72,7 +72,7 @@ async def status() -> None:
 
         async def bare() -> float:
             began = time.perf_counter()
-            await admin.fetchval(names.applied(_COUNT), timeout=600)
+            await admin.fetchval(names.qualify(_COUNT), timeout=600)
             return 1000 * (time.perf_counter() - began)
 
         try:
@@ -84,9 +84,9 @@ async def status() -> None:
 
 
 async def _fill(admin: Admin, names: Names) -> None:
-    await admin.execute(names.applied(_FILL), PAYLOAD, _OPEN, timeout=3_600)
-    await admin.execute(names.applied(_FILL_CLOSED), PAYLOAD, _CLOSED, timeout=3_600)
-    await admin.execute(names.applied(_CLAIM))
+    await admin.execute(names.qualify(_FILL), PAYLOAD, _OPEN, timeout=3_600)
+    await admin.execute(names.qualify(_FILL_CLOSED), PAYLOAD, _CLOSED, timeout=3_600)
+    await admin.execute(names.qualify(_CLAIM))
     await calm(admin, names)
 
 

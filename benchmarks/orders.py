@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 
 from pillarbox import event
-from pillarbox.message import new_message_id, partition_of
+from pillarbox.message import compute_partition, new_message_id
 
 __all__ = [
     "CUSTOMER",
@@ -93,7 +93,7 @@ def by_hand(event: OrderPlaced) -> ByHand:
     message_id, key = new_message_id(), str(event.order_id)
     return ByHand(
         message_id,
-        partition_of(key, message_id),
+        compute_partition(key, message_id),
         key,
         msgspec.json.encode(event),
         str(message_id),

@@ -12,9 +12,8 @@ import asyncpg
 
 from benchmarks.database import URL, fill, tables
 from benchmarks.measuring import at_least, compare
-from pillarbox.message import PARTITIONS
-from pillarbox.names import Names
-from pillarbox.protocols import Claim, Cursor, Fence, RelayInfo, Settlement, Store
+from pillarbox.contracts.store import Claim, Cursor, Fence, RelayInfo, Settlement, Store
+from pillarbox.message import PARTITIONS, Names
 from pillarbox.stores.postgres.store import PostgresStore
 
 __all__ = ["BATCH", "bare_loop", "drain", "rotated", "store_loop"]
@@ -90,7 +89,7 @@ async def _claim_and_settle(store: Store, fence: Fence) -> int:
             return settled
         number, cursor, order = number + 1, reading.cursor, rotated(order)
         ids = [message.id for message in reading.messages]
-        own = fence.narrowed({message.partition for message in reading.messages})
+        own = fence.narrow({message.partition for message in reading.messages})
         await store.claim(own, Claim(number, ids))
         await store.settle(own, Settlement(delivered=ids, finished=[number]))
         settled += len(ids)
@@ -100,7 +99,7 @@ async def bare_loop(names: Names, *, expected: int = _MESSAGES) -> float:
     """What nobody can beat: read rows, delete them into history, on one connection."""
     connection: asyncpg.Connection[Any] = await asyncpg.connect(URL)
     await connection.execute(_PINS)
-    read, settle = names.applied(_READ), names.applied(_SETTLE)
+    read, settle = names.qualify(_READ), names.qualify(_SETTLE)
     low, order, settled = dict.fromkeys(range(PARTITIONS), 0), list(range(PARTITIONS)), 0
     started = time.perf_counter()
     while rows := await connection.fetch(read, order, [low[p] for p in order], BATCH // 8, BATCH):

@@ -12,12 +12,11 @@ from typing import Any, Final
 from benchmarks.database import KEYS, PAYLOAD
 from benchmarks.measuring import at_least, compare
 from benchmarks.store import BATCH, rotated, store_loop
-from pillarbox.message import PARTITIONS
-from pillarbox.names import Names
-from pillarbox.stores.mariadb.driver import connected
+from pillarbox.message import PARTITIONS, Names
+from pillarbox.stores.mariadb.connection import connect
 from pillarbox.stores.mariadb.schema import MariadbSchema
 from pillarbox.stores.mariadb.store import MariadbStore
-from pillarbox.stores.urls import store_url
+from pillarbox.stores.urls import parse_store_url
 
 __all__ = ["drain"]
 
@@ -73,14 +72,14 @@ async def _tables(names: Names) -> AsyncIterator[Names]:
     drop = f"drop database if exists `{names.schema}`"
     await asyncio.to_thread(_run, drop)
     try:
-        await MariadbSchema(store_url(URL), names=names).install()
+        await MariadbSchema(parse_store_url(URL), names=names).install()
         yield names
     finally:
         await asyncio.to_thread(_run, drop)
 
 
 def _run(*statements: str, values: tuple[object, ...] | None = None) -> None:
-    with closing(connected(store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
+    with closing(connect(parse_store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
         cursor.execute(f"set session {_DEEP[connection.get_server_info().find('MariaDB') >= 0]} = 10000000")
         for statement in statements:
             cursor.execute(statement, values)
@@ -91,14 +90,14 @@ _DEEP: Final = ("cte_max_recursion_depth", "max_recursive_iterations")
 
 def _fill(names: Names) -> None:
     _run(*(f"truncate {names.table(table, quote='`')}" for table in ("outbox", "history", "claim")))
-    _run(names.applied(_FILL, quote="`"), values=(PAYLOAD, _MESSAGES, KEYS))
+    _run(names.qualify(_FILL, quote="`"), values=(PAYLOAD, _MESSAGES, KEYS))
 
 
 def _bare_loop(names: Names) -> float:
     """What nobody can beat: read rows, copy them into history and delete them, on one connection."""
-    read, keep, close = (names.applied(sql, quote="`") for sql in (_READ, _KEEP, _CLOSE))
+    read, keep, close = (names.qualify(sql, quote="`") for sql in (_READ, _KEEP, _CLOSE))
     low, order, settled, empty = dict.fromkeys(range(PARTITIONS), 0), list(range(PARTITIONS)), 0, 0
-    with closing(connected(store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
+    with closing(connect(parse_store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
         started = time.perf_counter()
         while empty < PARTITIONS // _LANES:
             values: list[Any] = [value for lane in order[:_LANES] for value in (lane, low[lane], BATCH // _LANES)]

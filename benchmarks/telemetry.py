@@ -8,8 +8,8 @@ from typing import Final
 from benchmarks.database import KEYS, fill, tables
 from benchmarks.measuring import Rate, at_least, compare
 from benchmarks.relay.running import SETTINGS, drained, store_at
+from pillarbox.operations.prometheus import PrometheusTelemetry
 from pillarbox.telemetry import Telemetry
-from pillarbox.telemetry.prometheus import PrometheusTelemetry
 
 __all__ = ["metrics"]
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from pillarbox.protocols import Transport
+from pillarbox.contracts.transport import Transport
 
 __all__ = ["Broker", "Row", "written_out"]
 

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, Producer
 
 from benchmarks.brokers.broker import Row, written_out
 from benchmarks.brokers.running import measured
-from pillarbox.protocols import Transport
-from pillarbox.transports.opening import transport_from_url
+from pillarbox.brokers.factory import transport_from_url
+from pillarbox.contracts.transport import Transport
 
 __all__ = ["kafka"]
 

@@ -11,9 +11,8 @@ import asyncpg
 
 from benchmarks.brokers.broker import Broker, Row
 from benchmarks.database import URL, Admin
-from pillarbox.message import Message
-from pillarbox.names import Names
-from pillarbox.protocols import Outcome, Transport
+from pillarbox.contracts.transport import Outcome, Transport
+from pillarbox.message import Message, Names
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.stores.postgres.store import PostgresStore
@@ -44,7 +43,7 @@ async def straight(broker: Broker, names: Names, *, messages: int, history: bool
     """
     connection: Admin = await asyncpg.connect(URL)
     await connection.execute("set synchronous_commit = off; set plan_cache_mode = force_generic_plan")
-    read, delete = names.applied(_READ), names.applied(_KEEP if history else _DELETE)
+    read, delete = names.qualify(_READ), names.qualify(_KEEP if history else _DELETE)
     low = sent = 0
     started = time.perf_counter()
     while rows := [Row(*row) for row in await connection.fetch(read, low, WINDOW)]:

@@ -9,7 +9,7 @@ from benchmarks.brokers.broker import Broker, Row
 from benchmarks.brokers.lines import WINDOW, alone, relayed, straight
 from benchmarks.database import KEYS, PAYLOAD, Admin, calm, empty, fill, insert, tables
 from benchmarks.measuring import RUNS, Rate, at_least, interleaved, report, talk
-from pillarbox.names import Names
+from pillarbox.message import Names
 
 __all__ = ["measured"]
 
@@ -78,7 +78,7 @@ async def _single_key(broker: Broker, admin: Admin, names: Names) -> float:
 
 async def _client(broker: Broker, admin: Admin, names: Names) -> float:
     await fill(admin, names, messages=broker.messages)
-    rows = [Row(*row) for row in await admin.fetch(names.applied(_ROWS))]
+    rows = [Row(*row) for row in await admin.fetch(names.qualify(_ROWS))]
 
     async def rate() -> float:
         rate = await alone(broker, rows)

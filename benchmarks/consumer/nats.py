@@ -14,8 +14,8 @@ from benchmarks.brokers.nats import URL, Nats
 from benchmarks.consumer.running import measured, orders
 from benchmarks.consumer.source import Handle
 from benchmarks.consumer.workers import Workers
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.opening import receiver_from_url
+from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.contracts.receiver import Receiver
 
 __all__ = ["nats"]
 

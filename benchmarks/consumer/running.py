@@ -20,7 +20,7 @@ from pillarbox.cloudevents import CloudEvent
 from pillarbox.consumer import Consumer, ConsumerSettings
 from pillarbox.consumer.telemetry import ConsumerTelemetry
 from pillarbox.events import Types
-from pillarbox.names import Names
+from pillarbox.message import Names
 
 __all__ = ["measured", "orders"]
 
@@ -128,7 +128,7 @@ class _Counting(ConsumerTelemetry):
         self._left = _MESSAGES
         self.all = asyncio.Event()
 
-    def handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
+    def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
         self._left -= 1
         if not self._left:
             self.all.set()

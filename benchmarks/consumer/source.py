@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from pillarbox.protocols import Receiver
+from pillarbox.contracts.receiver import Receiver
 
 __all__ = ["Handle", "Source"]
 

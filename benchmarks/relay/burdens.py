@@ -9,8 +9,7 @@ from benchmarks.measuring import RUNS, at_least, compare
 from benchmarks.relay.flat import SLICE, SLICES, refilled
 from benchmarks.relay.running import SETTINGS, relay_over, store_at
 from benchmarks.relay.transports import Down, NoOp, Slow, Tally
-from pillarbox.message import Message
-from pillarbox.names import Names
+from pillarbox.message import Message, Names
 
 __all__ = ["hot_key", "outage"]
 

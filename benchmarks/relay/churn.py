@@ -17,7 +17,7 @@ from benchmarks.measuring import Pair, at_least, interleaved, report, talk
 from benchmarks.relay.running import SETTINGS, delivering, relay_over, store_at
 from benchmarks.relay.transports import NoOp, Tally
 from benchmarks.relay.writers import writing
-from pillarbox.names import Names
+from pillarbox.message import Names
 
 __all__ = ["Minute", "churn", "pinned", "pinned_writer"]
 
@@ -170,7 +170,7 @@ async def _held(names: Names, statement: str, *, isolation: Any) -> AsyncIterato
     connection = await asyncpg.connect(URL)
     transaction = connection.transaction(isolation=isolation)
     await transaction.start()
-    await connection.execute(names.applied(statement))
+    await connection.execute(names.qualify(statement))
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from benchmarks.database import KEYS, Admin, empty, insert, insert_closed, table
 from benchmarks.measuring import RUNS, Rate, at_least, compare, talk
 from benchmarks.relay.running import SETTINGS, delivering, relay_over, store_at
 from benchmarks.relay.transports import NoOp, Tally
-from pillarbox.names import Names
+from pillarbox.message import Names
 
 __all__ = ["SLICE", "SLICES", "backlog", "history", "poisoned_key", "refilled"]
 
@@ -59,12 +59,12 @@ async def poisoned_key() -> None:
     """
     async with tables("pillarbox_bench_poisoned") as (admin, poisoned), tables("pillarbox_bench_clean") as (_, clean):
         await insert(admin, poisoned, messages=_POISONED, key="'poison'")
-        await admin.execute(poisoned.applied(_BACK_OFF))
+        await admin.execute(poisoned.qualify(_BACK_OFF))
         pace = await _parked(admin, poisoned)
         talk(f"relay.poisoned_key: parked {_POISONED - 1:,} messages at {pace:,.0f}/s")
         settings = {"blocked": _POISONED, "parked_per_second": round(pace)}
         await _compare("relay.poisoned_key", refilled(admin, poisoned), refilled(admin, clean), settings)
-        assert await admin.fetchval(poisoned.applied(_STILL_BLOCKED)) == _POISONED
+        assert await admin.fetchval(poisoned.qualify(_STILL_BLOCKED)) == _POISONED
 
 
 def refilled(admin: Admin, names: Names) -> Rate:
@@ -87,7 +87,7 @@ async def _parked(admin: Admin, names: Names) -> float:
     """Let a relay meet the poisoned key; how many messages it parks a second."""
     started = time.perf_counter()
     async with relay_over(store_at(names), default=NoOp(Tally())):
-        while await admin.fetchval(names.applied("select exists (select from pillarbox_outbox where waits is null)")):
+        while await admin.fetchval(names.qualify("select exists (select from pillarbox_outbox where waits is null)")):
             await asyncio.sleep(0.1)
     return _POISONED / (time.perf_counter() - started)
 

@@ -15,9 +15,8 @@ from benchmarks.database import PAYLOAD, URL, tables
 from benchmarks.measuring import Pair, at_most, report, talk
 from benchmarks.relay.running import SETTINGS, relay_over, store_at
 from benchmarks.relay.transports import NoOp, Tally
-from pillarbox.message import Message, new_message_id, partition_of
-from pillarbox.names import Names
-from pillarbox.protocols import Outcome
+from pillarbox.contracts.transport import Outcome
+from pillarbox.message import Message, Names, compute_partition, new_message_id
 
 __all__ = ["latency"]
 
@@ -49,7 +48,7 @@ class _Timing(NoOp):
 async def latency() -> None:
     """`relay.latency`: the median in milliseconds, ours beside the bare loop's, one of each in turn."""
     async with tables("pillarbox_bench_latency") as (_, names), tables("pillarbox_bench_bare") as (other, bare):
-        await other.execute(bare.applied("alter table pillarbox_outbox disable trigger user"))
+        await other.execute(bare.qualify("alter table pillarbox_outbox disable trigger user"))
         transport, writer = _Timing(), await asyncpg.connect(URL)
         async with relay_over(store_at(names), default=transport), _listening(bare) as heard:
             await asyncio.sleep(3)
@@ -77,7 +76,7 @@ async def _one(
     await transaction.start()
     message_id = new_message_id()
     key = str(message_id)
-    await writer.execute(names.applied(_INSERT), message_id, partition_of(key, message_id), key, PAYLOAD)
+    await writer.execute(names.qualify(_INSERT), message_id, compute_partition(key, message_id), key, PAYLOAD)
     if notify:
         await writer.execute("select pg_notify('pillarbox_bench', '')")
     began = time.perf_counter()
@@ -112,7 +111,7 @@ async def _take(reader: asyncpg.Connection[Any], names: Names, ear: _Ear) -> Non
     while True:
         await ear.rung.wait()
         ear.rung.clear()
-        if await reader.fetch(names.applied(_TAKE)):
+        if await reader.fetch(names.qualify(_TAKE)):
             ear.at = time.perf_counter()
             ear.arrived.set()
 

@@ -14,7 +14,7 @@ from typing import Final
 from benchmarks.database import KEYS, fill, tables
 from benchmarks.measuring import at_most, interleaved, report
 from benchmarks.relay.running import SETTINGS, drained, store_at
-from pillarbox.names import Names
+from pillarbox.message import Names
 
 __all__ = ["memory"]
 

@@ -7,8 +7,9 @@ from typing import Final
 
 from benchmarks.database import URL
 from benchmarks.relay.transports import NoOp, Tally
-from pillarbox.names import Names
-from pillarbox.protocols import Store, Transport
+from pillarbox.contracts.store import Store
+from pillarbox.contracts.transport import Transport
+from pillarbox.message import Names
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.stores.postgres.store import PostgresStore

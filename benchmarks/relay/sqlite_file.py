@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.database import KEYS, PAYLOAD
-from pillarbox.message import new_message_id, partition_of
-from pillarbox.names import Names
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.urls import store_url
+from pillarbox.message import Names, compute_partition, new_message_id
+from pillarbox.stores.factory import open_schema
+from pillarbox.stores.urls import parse_store_url
 
 __all__ = ["BATCH", "bare_loop", "filled"]
 
@@ -59,14 +58,14 @@ async def filled(*, messages: int) -> AsyncIterator[Callable[[], AbstractContext
 
 
 async def _fill(path: Path, messages: int) -> None:
-    await schema_at(store_url(f"sqlite:///{path}"), names=Names()).install()
+    await open_schema(parse_store_url(f"sqlite:///{path}"), names=Names()).install()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executemany(_INSERT, (_row(number) for number in range(messages)))
 
 
 def _row(number: int) -> tuple[str, int, str, bytes]:
     message_id, key = new_message_id(), f"key-{number % KEYS}"
-    return str(message_id), partition_of(key, message_id), key, PAYLOAD
+    return str(message_id), compute_partition(key, message_id), key, PAYLOAD
 
 
 def bare_loop(path: Path, *, expected: int) -> float:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.protocols import Outcome, TransportFeatures
 
 __all__ = ["Down", "Hanging", "NoOp", "Slow", "Tally"]
 

@@ -14,8 +14,7 @@ from typing import Final
 import asyncpg
 
 from benchmarks.database import KEYS, PAYLOAD, URL, insert
-from pillarbox.message import new_message_id, partition_of
-from pillarbox.names import Names
+from pillarbox.message import Names, compute_partition, new_message_id
 
 __all__ = ["Written", "writing"]
 
@@ -77,13 +76,13 @@ async def _writer(
 ) -> None:
     """One connection, one transaction after the other; with a pace, as many as are due by now."""
     connection = await asyncpg.connect(URL)
-    statement, started, written = names.applied(_ONE), time.perf_counter(), 0
+    statement, started, written = names.qualify(_ONE), time.perf_counter(), 0
     while not stop.is_set():
         if per_transaction > 1:
             await insert(connection, names, messages=per_transaction)
         else:
             message_id, key = new_message_id(), f"key-{(written * 17 + number) % KEYS}"
-            await connection.execute(statement, message_id, partition_of(key, message_id), key, PAYLOAD)
+            await connection.execute(statement, message_id, compute_partition(key, message_id), key, PAYLOAD)
         written += per_transaction
         with count.get_lock():
             count.value += per_transaction

@@ -15,8 +15,8 @@ from benchmarks.measuring import Pair, Rate, at_least, interleaved, medians, rep
 from benchmarks.relay.running import SETTINGS, relay_over, store_at
 from benchmarks.relay.transports import Down, Hanging, NoOp, Tally
 from benchmarks.relay.writers import writing
-from pillarbox.names import Names
-from pillarbox.protocols import Transport
+from pillarbox.contracts.transport import Transport
+from pillarbox.message import Names
 
 __all__ = ["wakeup", "write_isolation"]
 
@@ -40,7 +40,7 @@ async def wakeup() -> None:
         async with relay_over(store_at(names), default=NoOp(Tally())), _heard(names) as count:
 
             async def turned(how: str) -> float:
-                await admin.execute(names.applied(f"alter table pillarbox_outbox {how} trigger user"))
+                await admin.execute(names.qualify(f"alter table pillarbox_outbox {how} trigger user"))
                 await asyncio.sleep(_BREATH)
                 return await written.per_second(_TURN)
 

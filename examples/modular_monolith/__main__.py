@@ -9,20 +9,17 @@ from typing import Final
 
 from examples.modular_monolith import billing, orders, stock
 from examples.modular_monolith.database import FILE, transaction
-from pillarbox.names import Names
-from pillarbox.relay.relay import Destination, Relay
-from pillarbox.relay.settings import DestinationSettings
-from pillarbox.stores.opening import open_store
-from pillarbox.stores.schema import schema_at
-from pillarbox.stores.urls import store_url
-from pillarbox.transports.handlers import HandlersTransport
+from pillarbox import Destination, DestinationSettings, Names, Relay, open_store
+from pillarbox.brokers.handlers import HandlersTransport
+from pillarbox.stores.factory import open_schema
+from pillarbox.stores.urls import parse_store_url
 
 MODULES: Final = {"orders": orders, "stock": stock, "billing": billing}
-STORE: Final = store_url(f"sqlite:///{FILE}")
+STORE: Final = parse_store_url(f"sqlite:///{FILE}")
 
 
 async def main() -> None:
-    await schema_at(STORE, names=Names()).upgrade()
+    await open_schema(STORE, names=Names()).upgrade()
     with transaction() as tx:
         for module in MODULES.values():
             tx.execute(module.TABLE)

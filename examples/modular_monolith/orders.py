@@ -8,7 +8,7 @@ from typing import Final
 from examples.modular_monolith.database import outbox, transaction
 from examples.modular_monolith.messages import InvoiceWritten, OrderPlaced
 from pillarbox import Inbox, Message
-from pillarbox.transports.handlers import Handlers
+from pillarbox.brokers.handlers import Handlers
 
 TABLE: Final = "create table if not exists orders (id integer primary key, article text not null, status text not null)"
 

@@ -7,7 +7,7 @@ from typing import Final
 from examples.modular_monolith.database import outbox, transaction
 from examples.modular_monolith.messages import GoodsReserved, OrderPlaced
 from pillarbox import Inbox, Message
-from pillarbox.transports.handlers import Handlers
+from pillarbox.brokers.handlers import Handlers
 
 TABLE: Final = "create table if not exists reserved (article text primary key, pieces integer not null)"
 

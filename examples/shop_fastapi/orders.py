@@ -11,8 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from examples.shop_fastapi import wiring
 from examples.shop_fastapi.messages import OrderPlaced, ParcelSent
-from pillarbox import Outbox
-from pillarbox.consumer import Consumer
+from pillarbox import Consumer, Outbox
 from pillarbox.integrations.asgi import ContextMiddleware, lifespan
 
 SERVICE: Final = "orders"

@@ -7,13 +7,9 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from pillarbox.names import Names
-from pillarbox.protocols import Receiver
-from pillarbox.receivers.opening import receiver_from_url
-from pillarbox.relay.relay import Destination, Relay
-from pillarbox.relay.settings import DestinationSettings, RelaySettings
-from pillarbox.stores.opening import open_store
-from pillarbox.transports.opening import transport_from_url
+from pillarbox import Destination, DestinationSettings, Names, Relay, RelaySettings, open_store
+from pillarbox.brokers.factory import receiver_from_url, transport_from_url
+from pillarbox.contracts import Receiver
 
 __all__ = ["BROKER", "DATABASE", "receiver", "relay", "sessions"]
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from pillarbox.errors import DecodeError
-from pillarbox.signing import signing_key, verify
+from pillarbox import DecodeError
+from pillarbox.brokers.http import signing_key, verify
 
 PORT: Final = int(os.environ.get("PARTNER_PORT", "8003"))
 KEY: Final = signing_key(os.environ["PARTNER_SECRET"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from examples.shop_django.shop.messages import OrderPlaced
-from pillarbox.integrations.django.models import AggregateModel
+from pillarbox.integrations.django import AggregateModel
 
 
 class Order(AggregateModel):

@@ -6,9 +6,9 @@ from django.conf import settings
 
 from examples.shop_django.shop.messages import OrderCancelled, OrderPlaced
 from examples.shop_django.shop.models import Parcel
-from pillarbox.consumer import Consumer
+from pillarbox import Consumer
+from pillarbox.brokers.factory import receiver_from_url
 from pillarbox.integrations.django import transactions
-from pillarbox.receivers.opening import receiver_from_url
 
 receiver = receiver_from_url(settings.BROKER, options={"stream": "SHOP", "durable": "warehouse", "declare": True})
 consumer = Consumer("warehouse", receiver=receiver, database=transactions)

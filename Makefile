@@ -54,16 +54,16 @@ bench: $(READY) ## Run the benchmarks (ONLY=write runs those whose name begins s
 	$(BIN)/python -m benchmarks $(ONLY)
 
 simulate: $(READY) ## Run seeds and broken variants on virtual time (SEEDS=2000, SEED=7 replays one)
-	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
+	$(BIN)/python -m proof.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
 
 crash: $(READY) ## Kill processes at named points and count what is lost (ARGS="--points claimed" passes options)
-	$(BIN)/python -m crash $(ARGS)
+	$(BIN)/python -m proof.crash $(ARGS)
 
 chain: $(READY) ## Kill relays and consumers between three services, and compare what they did (ARGS="--lines http" passes options)
-	$(BIN)/python -m chain $(ARGS)
+	$(BIN)/python -m proof.chain $(ARGS)
 
 fault-table: $(READY) ## Try every fault on every broker, and write docs/transports/faults.md
-	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/brokers/test_faults.py $(ARGS)
+	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/faults/test_faults.py $(ARGS)
 
 test-oldest: $(OLDEST_READY) ## Run what meets drivers, SQLAlchemy, Alembic and Django with the oldest supported ones (TESTS=tests runs all)
 	$(OLDEST)/bin/python -m pytest $(TESTS) $(ARGS)
@@ -81,9 +81,9 @@ test-newest: $(READY) ## Run the same with the newest released of everything (PY
 	$(NEWEST)/bin/python -m pytest $(TESTS) $(ARGS)
 
 deploy: $(READY) ## Write the Prometheus rules and the Grafana dashboard under deploy/ anew
-	$(BIN)/python -c 'from pillarbox.alerts import Thresholds; from pillarbox.deploying import *; from pathlib import Path; \
-		Path("deploy/prometheus-rules.yaml").write_text(as_text(rules(Thresholds()))); \
-		Path("deploy/grafana-dashboard.json").write_text(as_text(dashboard()))'
+	$(BIN)/python -c 'from pillarbox.operations.alerts import Thresholds; from pillarbox.operations.export import *; from pathlib import Path; \
+		Path("deploy/prometheus-rules.yaml").write_text(to_json(build_rules(Thresholds()))); \
+		Path("deploy/grafana-dashboard.json").write_text(to_json(build_dashboard()))'
 
 constraints: $(READY) ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --python-version 3.11 \
@@ -93,4 +93,4 @@ constraints: $(READY) ## Resolve constraints.txt anew
 
 clean: ## Remove the virtualenvs, caches and build results
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks chain crash examples simulation -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks examples proof -name __pycache__ -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The breaker: opens on an outage, probes after a while, closes on the first answer."""
+"""Circuit breaker of a destination, and the timer of its pings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from pillarbox.relay.breaker import Breaker, BreakerState
+from pillarbox.relay.breaker import Breaker, BreakerState, PingTimer
+
+# --- breaker ---
 
 
 def opened(times: int, *, dice: float = 1.0) -> tuple[Breaker, list[float]]:
@@ -78,3 +80,22 @@ def test_it_tells_how_long_it_has_been_open_through_failed_probes() -> None:
     assert breaker.open_for(25.0) == 15.0
     breaker.close()
     assert breaker.open_for(30.0) == 0.0
+
+
+# --- ping timer ---
+
+
+def test_it_is_asked_each_time_so_long_has_passed() -> None:
+    timer = PingTimer(interval=timedelta(seconds=30))
+    assert [now for now in range(0, 100, 5) if timer.is_due(float(now), acknowledged=0)] == [30, 60, 90]
+
+
+def test_whatever_was_acknowledged_is_answer_enough() -> None:
+    timer = PingTimer(interval=timedelta(seconds=30))
+    asked = [now for now in range(0, 100, 5) if timer.is_due(float(now), acknowledged=now // 20 if now < 60 else 3)]
+    assert asked == [90]
+
+
+def test_forever_is_never() -> None:
+    timer = PingTimer(interval=timedelta.max)
+    assert not any(timer.is_due(float(now), acknowledged=0) for now in range(0, 1_000_000, 1_000))

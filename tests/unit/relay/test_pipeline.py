@@ -1,18 +1,22 @@
-"""A pipeline that has always something to record is not one that is stuck."""
+"""Pipeline of a destination: its settlements count as progress, and lost lanes do not spoil the others."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, Settlement
-from pillarbox.message import Message
-from pillarbox.relay.pipeline import Pipeline
+from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, Selection, Settlement
+from pillarbox.message import Message, State
+from pillarbox.relay.pipeline import Pipeline, Settler
 from pillarbox.relay.polling import PollBackoff
 from pillarbox.stores.memory import MemoryStore
-from tests.support.lanes.destination_bench import LEASE, SINK, build_state, owned, put
+from tests.support.lanes.destination_bench import LEASE, SINK, build_state, grant, owned, put
+
+# --- progress ---
+
 
 ENOUGH = 5
 
@@ -90,3 +94,27 @@ async def test_what_was_inherited_is_given_back_without_waiting_for_anything_els
     pipeline.grant(lanes, [RecoveredClaim(Claim(1, [message.id], 1), [message])], [])
     assert pipeline.state.ordering.has_outcomes
     assert pipeline.state.settle_event.is_set()
+
+
+# --- lost lanes ---
+
+
+async def test_what_is_in_lanes_of_its_own_is_recorded_though_another_lane_was_lost() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    for partition in (0, 1):
+        put(store, None, partition=partition)
+    state = build_state(store, clock)
+    await grant(state, 0, 1)
+    partitions, _ = state.ordering.begin_read()
+    reading = await store.read(SINK, partitions=partitions, cursor=None, limit=10)
+    offer = state.ordering.accept_read(reading, partitions)
+    number = state.lease.next_claim_number()
+    await store.claim(state.fence(partitions), Claim(number, [message.id for message in offer.take]))
+    state.ordering.confirm_claim(number, offer.take)
+    state.ordering.mark_delivered(state.ordering.next_batch(10))
+    await store.take(UUID(int=1), SINK, partitions=[0], lease=timedelta(seconds=10), claim_number=1)
+    settler = Settler(state)
+    assert [await settler.run_once() for _ in range(3)] == [True, True, False]
+    (delivered,) = await store.find(Selection(states=[State.DELIVERED]), limit=10)
+    assert (delivered.partition, list(state.epochs), state.ordering.in_flight) == (1, [1], 0)

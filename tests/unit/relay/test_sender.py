@@ -1,0 +1,225 @@
+"""Sender: interrupted sends, messages that are sent alone, and the rate limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.clock import FrozenClock
+from pillarbox.contracts.transport import Outcome
+from pillarbox.errors import TransportUnavailable
+from pillarbox.message import Message
+from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.sender import RateLimit, Sender
+from pillarbox.stores.memory import MemoryStore
+from tests.support.lanes.destination_bench import LEASE, build_state, claim_next, grant, put
+
+# --- interrupted sends ---
+
+
+class _Fickle(MemoryTransport):
+    """Breaks the first time, when connecting or when sending, while another message is acknowledged; then refuses."""
+
+    def __init__(self, state: DestinationState, *, opens: bool) -> None:
+        super().__init__()
+        self._state = state
+        self._opens = opens
+        self._is_broken = False
+
+    async def open(self) -> None:
+        await super().open()
+        if not self._opens:
+            self._break(mid_send=False)
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self._break(mid_send=True)
+        return [Outcome(False, "503 Service Unavailable")]
+
+    def _break(self, *, mid_send: bool) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            self._state.policy.acknowledged += 1
+            raise TransportUnavailable("the connection broke", mid_send=mid_send)
+
+
+class _Place:
+    """A relay with one message in the store, which is given back and claimed again as often as need be."""
+
+    def __init__(self) -> None:
+        clock = FrozenClock()
+        self.store = MemoryStore(clock=clock)
+        put(self.store, None)
+        self.state = build_state(self.store, clock)
+
+    async def claim(self, *, strikes: int = 0) -> Sequence[Message]:
+        if not self.state.epochs:
+            await grant(self.state, 0)
+        self.state.ordering.reopen()
+        return await claim_next(self.state, strikes=strikes)
+
+    async def settle(self) -> list[int]:
+        """Record what became of it. Answers what spent an attempt."""
+        settlement, _ = self.state.ordering.next_settlement(10)
+        await self.store.settle(self.state.fence([0]), settlement)
+        self.state.ordering.confirm_settlement(settlement)
+        return [trouble.message_id for trouble in settlement.failures]
+
+
+@pytest.mark.parametrize(("opens", "spent"), [(False, []), (True, [1])], ids=["no connection", "sent"])
+async def test_alone_it_is_weighed_from_the_last_time_it_was_sent(opens: bool, spent: list[int]) -> None:
+    place = _Place()
+    transport = _Fickle(place.state, opens=opens)
+    sender = Sender(place.state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    failures: list[int] = []
+    for _ in range(2):
+        await place.claim(strikes=2)
+        await sender._send_lone()
+        failures += await place.settle()
+    assert failures == spent
+
+
+async def test_with_others_a_send_that_broke_makes_earlier_witnesses_too_old() -> None:
+    """What was acknowledged before the connection broke does not show that the destination works now."""
+    place, transport = _Place(), MemoryTransport()
+    policy = place.state.policy
+    sender = Sender(place.state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await transport.open()
+    (message,) = await place.claim()
+    policy.note_interrupted([message], began=0)
+    policy.acknowledged += 1
+    transport.cut_next()
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert await place.settle() == []
+    place.state.breaker.close()
+    transport.refuse_next()
+    await place.claim()
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert await place.settle() == []
+
+
+# --- lease ---
+
+
+class _SlowToOpen(MemoryTransport):
+    """Connecting takes as long as it is told."""
+
+    def __init__(self, clock: FrozenClock, takes: timedelta) -> None:
+        super().__init__()
+        self._clock = clock
+        self._takes = takes
+        self.sent: list[int] = []
+
+    async def open(self) -> None:
+        await super().open()
+        self._clock.advance(self._takes)
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self.sent += [message.id for message in messages]
+        return await super().send(messages)
+
+
+async def _sent_alone(takes: timedelta) -> tuple[list[int], list[int]]:
+    """What went out, and what was given back, of one message with two strikes."""
+    clock = FrozenClock()
+    store, transport = MemoryStore(clock=clock), _SlowToOpen(clock, takes)
+    put(store, None)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await claim_next(state, strikes=2)
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await sender._send_lone()
+    settlement, _ = state.ordering.next_settlement(10)
+    return transport.sent, list(settlement.returned)
+
+
+async def test_it_is_not_even_claimed_again_when_the_lease_is_over() -> None:
+    state, sender, transport = await _ready(strikes=2)
+    await sender._send_lone()
+    assert (transport.received, state.ordering.has_lone) == ([], True)
+
+
+async def test_what_was_claimed_is_not_sent_when_the_lease_is_over() -> None:
+    """However long the process stood still between the two."""
+    state, sender, transport = await _ready(strikes=0)
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert (transport.received, state.ordering.has_ready) == ([], True)
+
+
+async def _ready(*, strikes: int) -> tuple[DestinationState, Sender, MemoryTransport]:
+    """A message that is claimed and may go, and a lease that has ended since."""
+    clock = FrozenClock()
+    store, transport = MemoryStore(clock=clock), MemoryTransport()
+    put(store, None)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await claim_next(state, strikes=strikes)
+    clock.advance(LEASE)
+    await transport.open()
+    return state, Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5), transport
+
+
+async def test_it_is_sent_when_the_connection_came_in_time() -> None:
+    assert await _sent_alone(timedelta(seconds=1)) == ([1], [])
+
+
+async def test_it_goes_back_when_the_lease_ended_before_the_connection_was_there() -> None:
+    assert await _sent_alone(LEASE) == ([], [1])
+
+
+# --- rate limit ---
+
+
+def sent_in(rate: RateLimit, *, seconds: int, every: float = 0.01) -> int:
+    """How many go in that time when there is always more to send."""
+    sent = 0
+    for step in range(int(seconds / every) + 1):
+        allowed = rate.allow(step * every, 1_000)
+        rate.spend(allowed)
+        sent += allowed
+    return sent
+
+
+def test_without_a_limit_everything_goes() -> None:
+    rate = RateLimit(None)
+    rate.spend(1_000_000)
+    assert rate.allow(0.0, 500) == 500
+    assert rate.wait() == 0.0
+
+
+@pytest.mark.parametrize(("per_second", "seconds", "most"), [(10.0, 10, 110), (0.5, 20, 11), (1_000.0, 3, 4_000)])
+def test_no_more_than_a_burst_and_the_rate(per_second: float, seconds: int, most: int) -> None:
+    sent = sent_in(RateLimit(per_second), seconds=seconds)
+    assert most - 1 <= sent <= most
+
+
+def test_a_pause_saves_up_one_second_and_no_more() -> None:
+    rate = RateLimit(10.0)
+    rate.spend(rate.allow(0.0, 100))
+    assert rate.allow(3_600.0, 100) == 10
+
+
+def test_it_says_how_long_to_wait_for_one_more() -> None:
+    rate = RateLimit(4.0)
+    assert rate.allow(0.0, 4) == 4
+    rate.spend(4)
+    assert rate.allow(0.0, 1) == 0
+    assert rate.wait() == 0.25
+    assert rate.allow(0.25, 1) == 1
+
+
+def test_whoever_waited_as_long_as_told_may_go() -> None:
+    """Whatever rounding does: a wait that is too short for the clock to move would be repeated for ever."""
+    for seed in range(1_000):
+        rate = RateLimit(0.7 + seed / 37)
+        now = 9_000.0 + seed / 7
+        rate.spend(rate.allow(now, 1_000))
+        now += seed / 1_000
+        rate.allow(now, 1)
+        assert rate.allow(now + rate.wait(), 1) == 1
+        assert rate.wait() == 0.0

@@ -16,6 +16,7 @@ import starlette.applications
 import starlette.routing
 
 from pillarbox.brokers.http import HttpReceiver, signing
+from pillarbox.brokers.http.receiver import RedeliveryMemory
 from pillarbox.cloudevents import HTTP, to_binary
 from pillarbox.contracts.receiver import IncomingMessage
 from pillarbox.decoding import encode_incoming, to_cloudevent
@@ -376,3 +377,14 @@ async def test_a_web_server_that_shut_down_is_unavailable_until_it_starts_again(
             await receiver.ping()
         finally:
             await server.stop()
+
+
+def test_what_is_remembered_is_bounded_and_the_latest() -> None:
+    memory = RedeliveryMemory(limit=3)
+    for number in (0, 1, 2, 0, 3):
+        memory.add(str(number))
+    assert len(memory) == 3
+    assert [str(number) in memory for number in range(4)] == [True, False, True, True]
+    memory.forget("2")
+    memory.forget("never there")
+    assert "2" not in memory

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -14,6 +15,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from pillarbox.brokers.factory import receiver_from_url
 from pillarbox.brokers.nats import NatsReceiver
 from pillarbox.brokers.nats import receiver as receiver_module
+from pillarbox.brokers.nats.streams import ensure_consumer
 from pillarbox.errors import ConfigError, TransportUnavailable
 from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.receiver_contract import assert_nothing_more, list_ids, take
@@ -274,3 +276,74 @@ def test_a_wrong_option_is_named(options: dict[str, object], said: str) -> None:
 def test_nothing_shows_a_secret() -> None:
     one = receiver_at("nats://shop:canary-1234@nats.example", stream="S", durable="d")
     assert "canary" not in f"{one!r} {one.settings!r} {one.settings}"
+
+
+# --- what a dead consumer had ---
+
+
+def impatient_receiver(url: str, stream: Stream) -> NatsReceiver:
+    return receiver_at(url, stream=stream.name, durable="billing", declare=True, ack_wait="4s")
+
+
+async def put(stream: Stream, *numbers: int) -> None:
+    for number in numbers:
+        await stream.put(f"{stream.name}.{number}")
+
+
+async def test_what_a_dead_consumer_had_comes_before_what_is_newer(nats_url: str, stream: Stream) -> None:
+    await put(stream, *range(1, 6))
+    async with FaultProxy("127.0.0.1", int(nats_url.rpartition(":")[2])) as proxy:
+        dead = impatient_receiver(f"nats://{proxy.host}:{proxy.port}", stream)
+        await dead.open()
+        await dead.acknowledge((await take(dead, 5))[0])
+        await dead.ping()  # the acknowledgement was before it
+        await proxy.down()
+        await put(stream, *range(6, 11))
+        other = impatient_receiver(nats_url, stream)
+        await other.open()
+        try:
+            came: dict[str, None] = {}  # a busy machine may let one come again: the first time counts
+            while len(came) < 9:
+                came |= {received.fallback.topic: None for received in await other.receive(limit=2)}
+        finally:
+            await other.close()
+            await dead.close()
+    assert list(came) == [f"{stream.name}.{number}" for number in range(2, 11)]
+
+
+async def test_what_comes_while_the_server_is_asked_is_not_taken_for_what_was_out(
+    nats_url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says that one is out, and one is in hand: not the same one."""
+    await put(stream, 1)
+    async with FaultProxy("127.0.0.1", int(nats_url.rpartition(":")[2])) as proxy:
+        dead = impatient_receiver(f"nats://{proxy.host}:{proxy.port}", stream)
+        await dead.open()
+        await take(dead, 1)
+        await proxy.down()
+        other = impatient_receiver(nats_url, stream)
+        await other.open()
+        made = other._subscription.current
+        assert made is not None
+        asked = 0
+
+        async def answered_late(*given: Any, **options: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            answer = await ensure_consumer(*given, **options)
+            if asked == 2:  # there is a request for messages since the first time
+                await put(stream, 2)
+                async with asyncio.timeout(40):
+                    while not made._waiting:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            return answer
+
+        monkeypatch.setattr(receiver_module, "ensure_consumer", answered_late)
+        try:
+            came: dict[str, None] = {}
+            while len(came) < 2:
+                came |= {received.fallback.topic: None for received in await other.receive(limit=10)}
+        finally:
+            await other.close()
+            await dead.close()
+    assert list(came) == [f"{stream.name}.1", f"{stream.name}.2"]

@@ -310,3 +310,31 @@ def test_a_wrong_option_is_named(options: dict[str, object], said: str) -> None:
 def test_nothing_shows_a_secret() -> None:
     one = receiver_at("amqp://shop:canary-1234@broker.example/path", queue="q")
     assert "canary" not in f"{one!r} {one.settings!r} {one.settings}"
+
+
+# --- what a dead consumer had ---
+
+
+async def test_what_a_dead_consumer_had_comes_before_what_is_newer_to_one_that_waits(topology: Topology) -> None:
+    """Both are there when messages come: a queue without the option would give some of them to each."""
+    options = {
+        "queue": f"{topology.queue}-own", "exchange": topology.exchange, "declare": True, "single_active": True,
+    }  # fmt: skip
+    server = urlsplit(topology.url)
+    async with FaultProxy(server.hostname or "127.0.0.1", server.port or 5672) as proxy:
+        dead = receiver_at(proxied(topology.url, proxy), **options)
+        other = receiver_at(topology.url, **options)
+        await dead.open()
+        await other.open()
+        try:
+            for number in range(1, 6):
+                await put(topology, str(number).encode())
+            await take(dead, 5)
+            await proxy.down()
+            for number in range(6, 11):
+                await put(topology, str(number).encode())
+            came = await take(other, 10)
+        finally:
+            await other.close()
+            await dead.close()
+    assert [int(received.body) for received in came] == list(range(1, 11))

@@ -1,4 +1,4 @@
-"""From a URL and options to a transport, or to one sentence that says what is wrong."""
+"""From a URL and options to a transport or receiver, or to one sentence that says what is wrong."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.brokers import factory as opening
-from pillarbox.brokers.factory import transport_from_url, transport_schemes
+from pillarbox.brokers import factory
+from pillarbox.brokers.factory import receiver_from_url, receiver_schemes, transport_from_url, transport_schemes
 from pillarbox.brokers.handlers import Handlers, HandlersTransport
 from pillarbox.brokers.http import HttpTransport
-from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.brokers.kafka import KafkaReceiver
+from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver, MemoryTransport
+from pillarbox.brokers.nats import NatsReceiver
+from pillarbox.brokers.rabbitmq import RabbitmqReceiver
+from pillarbox.brokers.redis import RedisReceiver
 from pillarbox.brokers.settings import TransportUrl, parse_transport_url
 from pillarbox.errors import ConfigError
 from pillarbox.redaction import Secret
@@ -88,9 +92,9 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 def test_other_packages_bring_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints([EntryPoint("pigeon", f"{__name__}:pigeon", opening._TRANSPORTS.group)])
+    found = EntryPoints([EntryPoint("pigeon", f"{__name__}:pigeon", factory._TRANSPORTS.group)])
     monkeypatch.setitem(sys.modules, __name__, sys.modules[pigeon.__module__])
-    monkeypatch.setattr(opening, "entry_points", found.select)
+    monkeypatch.setattr(factory, "entry_points", found.select)
     transport = transport_from_url("pigeon://coop?batch=3")
     assert transport.features.batch == 3
     assert "pigeon" in transport_schemes()
@@ -102,8 +106,8 @@ def pigeon(url: TransportUrl) -> MemoryTransport:
 
 
 def test_another_package_s_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints([EntryPoint("pigeon", "no_such_module:x", opening._TRANSPORTS.group)])
-    monkeypatch.setattr(opening, "entry_points", found.select)
+    found = EntryPoints([EntryPoint("pigeon", "no_such_module:x", factory._TRANSPORTS.group)])
+    monkeypatch.setattr(factory, "entry_points", found.select)
     assert "reinstall" in refused("pigeon://coop")
 
 
@@ -339,3 +343,35 @@ def test_a_reference_that_leads_nowhere_names_its_option(tmp_path: Path) -> None
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert "is empty" in refused(f"https://x.example?secret=file:{tmp_path}/empty")
     assert "not UTF-8" in refused(f"https://x.example?secret=file:{tmp_path}/binary")
+
+
+# --- receivers -----------------------------------------------------------------------------------
+
+
+def test_receivers_are_known_by_their_scheme() -> None:
+    assert isinstance(receiver_from_url("amqp://broker.example?queue=orders"), RabbitmqReceiver)
+    assert isinstance(receiver_from_url("nats://nats.example?stream=ORDERS&durable=billing"), NatsReceiver)
+    assert isinstance(receiver_from_url("rediss://redis.example/2?stream=orders&group=billing"), RedisReceiver)
+    assert isinstance(receiver_from_url("kafka://k1.example,k2.example?topics=a,b&group=billing"), KafkaReceiver)
+
+
+def test_an_unknown_scheme_is_told_which_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"No installed receiver is called 'gopher'; URLs begin with .*amqp:"):
+        receiver_from_url("gopher://x")
+
+
+def test_requests_are_not_read_from_a_url() -> None:
+    with pytest.raises(ConfigError, match="mounting HttpReceiver"):
+        receiver_from_url("https://shop.example")
+
+
+def made_elsewhere(url: TransportUrl) -> MemoryReceiver:
+    return MemoryReceiver(MemoryQueue())
+
+
+def test_another_package_brings_a_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("else", f"{__name__}:made_elsewhere", "pillarbox.receivers")
+    monkeypatch.setattr(EntryPoint, "load", lambda _: made_elsewhere)
+    monkeypatch.setattr(factory, "entry_points", lambda **how: EntryPoints([entry]).select(**how))
+    assert isinstance(receiver_from_url("else://x"), MemoryReceiver)
+    assert "else" in receiver_schemes()

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from pillarbox.brokers.factory import transport_from_url
-from pillarbox.brokers.rabbitmq import RabbitmqTransport
+from pillarbox.brokers.rabbitmq import RabbitmqReceiverSettings, RabbitmqTransport
+from pillarbox.brokers.rabbitmq.receiver import build_queue_arguments
 from pillarbox.errors import ConfigError
 
 CANARY = "canary-0123456789"
@@ -113,3 +114,17 @@ def test_a_missing_driver_names_its_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 'pip install "pillarbox[rabbitmq]"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "limit"),
+    [("quorum", "3.13.7", None), ("quorum", "4.0.1", -1), ("quorum", "12.1", -1), ("quorum", "", None),
+     ("classic", "4.1.0", None)],
+)  # fmt: skip
+def test_only_where_the_broker_would_drop_messages_it_is_told_not_to(
+    kind: str, version: str, limit: int | None
+) -> None:
+    settings = RabbitmqReceiverSettings(url="amqp://x", queue="q", queue_type=kind)  # type: ignore[arg-type]
+    arguments = build_queue_arguments(settings, version=version)
+    assert arguments["x-queue-type"] == kind
+    assert arguments.get("x-delivery-limit") == limit

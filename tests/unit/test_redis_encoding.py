@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.brokers.redis.encoding import Encoder, encode_command, encode_wait
+from pillarbox.brokers.redis.encoding import Encoder, encode_command, encode_wait, parse_claim_reply
 from pillarbox.brokers.redis.settings import Durability
 from pillarbox.cloudevents import REDIS, from_message, read, to_binary
 from pillarbox.errors import MessageRejected
@@ -101,3 +101,11 @@ def test_waiting() -> None:
     assert encode_wait(Durability(), milliseconds=5) is None
     assert parse_words(encode_wait(Durability(False, 2), milliseconds=5) or b"") == [b"WAIT", b"2", b"5"]
     assert parse_words(encode_wait(Durability(True, 2), milliseconds=5) or b"") == [b"WAITAOF", b"1", b"2", b"5"]
+
+
+def test_what_was_trimmed_is_told_by_some_servers_alone() -> None:
+    """Redis 6.2 has nothing in its place, and keeps it."""
+    entry = [b"1-0", [b"data", b"x"]]
+    assert parse_claim_reply([b"0-0", [entry], [b"2-0"]]).trimmed == ["2-0"]
+    old = parse_claim_reply([b"5-0", [entry, None]])
+    assert (old.cursor, [delivery.id for delivery in old.deliveries], old.trimmed) == ("5-0", ["1-0"], [])

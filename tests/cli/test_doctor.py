@@ -11,18 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.program import PROGRAM, RunResult, environment, forbid_imports, pillarbox
-from tests.support.cli.relay_process import Shop
+from tests.support.cli.shop import Shop
 from tests.support.http_endpoint import Endpoint, free_port
 
 CANARY = "c4nary-s3cret"
 HERE = ("--store", "sqlite:///shop.db")
-
-
-@pytest.fixture
-async def shop(tmp_path: Path) -> Shop:
-    made = Shop(tmp_path)
-    await made.install()
-    return made
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from aiohttp import web
 from pillarbox import Outbox
 from tests.support.cli import screens
 from tests.support.cli.program import RunResult, pillarbox
-from tests.support.cli.relay_process import RelayProcess, Shop, start_relay
+from tests.support.cli.relay_process import RelayProcess, start_relay
+from tests.support.cli.shop import Shop
 from tests.support.cli.terminal import run_on_terminal, split_pages
 from tests.support.http_endpoint import Endpoint
 

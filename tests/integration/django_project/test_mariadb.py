@@ -14,7 +14,7 @@ import pytest
 from pymysql.constants.COMMAND import COM_QUERY
 
 from tests.integration.django_project.conftest import empty
-from tests.integration.django_project.said import told, words
+from tests.integration.django_project.published import told, words
 from tests.integration.django_project.test_admin import (  # noqa: F401 - they run here once more
     operator,
     people,
@@ -26,7 +26,7 @@ from tests.integration.django_project.test_admin import (  # noqa: F401 - they r
     used,
     viewer,
 )
-from tests.integration.django_project.test_consuming import (  # noqa: F401
+from tests.integration.django_project.test_consumer import (  # noqa: F401
     Scene,
     scene,
     test_a_block_that_was_told_to_roll_back_has_failed,
@@ -34,7 +34,14 @@ from tests.integration.django_project.test_consuming import (  # noqa: F401
     test_what_a_handler_publishes_commits_with_it,
     test_what_fails_leaves_nothing_behind,
 )
-from tests.integration.django_project.test_django import (  # noqa: F401
+from tests.integration.django_project.test_models import (  # noqa: F401
+    test_a_block_that_rolls_back_takes_the_messages_with_it,
+    test_a_model_is_saved_by_every_way_that_calls_save,
+    test_a_model_publishes_what_it_raised_when_it_is_saved,
+    test_a_model_whose_event_cannot_be_published_is_not_saved,
+    test_messages_are_asked_for_by_time_and_id,
+)
+from tests.integration.django_project.test_outbox import (  # noqa: F401
     test_a_block_of_another_database_is_none,
     test_a_command_goes_the_same_way,
     test_a_connection_is_a_handle_of_any_outbox,
@@ -44,17 +51,10 @@ from tests.integration.django_project.test_django import (  # noqa: F401
     test_models_are_saved_and_deleted_from_async_code,
     test_outside_a_block_nothing_is_published,
 )
-from tests.integration.django_project.test_kit import (  # noqa: F401
+from tests.integration.django_project.test_outbox_kit import (  # noqa: F401
     test_a_test_case_hides_no_missing_block,
     test_in_a_transaction_test_case_messages_are_delivered_and_cleared,
     test_the_kit_sees_what_a_test_case_never_commits,
-)
-from tests.integration.django_project.test_models import (  # noqa: F401
-    test_a_block_that_rolls_back_takes_the_messages_with_it,
-    test_a_model_is_saved_by_every_way_that_calls_save,
-    test_a_model_publishes_what_it_raised_when_it_is_saved,
-    test_a_model_whose_event_cannot_be_published_is_not_saved,
-    test_messages_are_asked_for_by_time_and_id,
 )
 from tests.integration.django_project.test_settings import url_of
 from tests.support.consumer.scene import Ticked

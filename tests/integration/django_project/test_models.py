@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.django_project.said import order, told, words
+from tests.integration.django_project.published import order, told, words
 
 
 def test_a_model_publishes_what_it_raised_when_it_is_saved(using: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox import Outbox
 from pillarbox.errors import ConfigError
-from tests.integration.django_project.said import told
+from tests.integration.django_project.published import told
 
 
 def test_sqlmigrate_prints_the_statements(using: str) -> None:

@@ -1,53 +1,16 @@
-"""A `pillarbox relay` that runs beside the test, over an SQLite file."""
+"""A `pillarbox relay` that runs beside the test."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
-from pillarbox import Outbox
-from pillarbox.message import Names
-from pillarbox.stores.factory import open_schema
-from pillarbox.stores.urls import parse_store_url
 from tests.support.cli.program import PROGRAM, environment
+from tests.support.cli.shop import Shop
 
-__all__ = ["RelayProcess", "Shop", "start_relay"]
-
-
-class Shop:
-    """An SQLite file with our tables."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / "shop.db"
-        self.url = "sqlite:///shop.db"
-
-    async def install(self) -> None:
-        await open_schema(parse_store_url(f"sqlite:///{self.file}"), names=Names()).install()
-
-    def publish(self, count: int, *, to: str = "hooks", keys: int = 4) -> None:
-        outbox = Outbox(routes=to, source="/shop")
-        with self.connect() as tx:
-            for number in range(count):
-                outbox.publish(tx, {"n": number}, type="orders.placed", key=f"k{number % keys}")
-
-    @contextlib.contextmanager
-    def connect(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self.file)) as connection, connection:
-            yield connection
-
-    def rows(self, sql: str) -> Sequence[Any]:
-        with self.connect() as connection:
-            return connection.execute(sql).fetchall()
-
-    def number(self, sql: str) -> int:
-        ((number,),) = self.rows(f"select count(*) from {sql}")
-        return int(number)
+__all__ = ["RelayProcess", "start_relay"]
 
 
 class RelayProcess:

@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox import Outbox
 from pillarbox.errors import NotInTransaction
-from tests.integration.django_project.said import told, words
+from tests.integration.django_project.published import told, words
 
 # --- publishing ----------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ def test_an_async_view_may_be_left_out_of_atomic_requests(using: str) -> None:
 def test_models_are_saved_and_deleted_from_async_code(using: str) -> None:
     from asgiref.sync import async_to_sync
 
-    from tests.integration.django_project.said import order
+    from tests.integration.django_project.published import order
 
     async def work() -> None:
         placed = order(note="new")

@@ -12,17 +12,11 @@ import pytest
 from aiohttp import web
 
 from tests.support.cli.program import RunResult, forbid_imports, pillarbox
-from tests.support.cli.relay_process import Shop, start_relay
+from tests.support.cli.relay_process import start_relay
+from tests.support.cli.shop import Shop
 from tests.support.http_endpoint import Endpoint, free_port
 
 CANARY = "c4nary-s3cret"
-
-
-@pytest.fixture
-async def shop(tmp_path: Path) -> Shop:
-    made = Shop(tmp_path)
-    await made.install()
-    return made
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox.errors import NotInTransaction
-from tests.integration.django_project.said import told, words
+from tests.integration.django_project.published import told, words
 
 
 def ran(base: Any, work: Callable[[], None]) -> None:

@@ -1,0 +1,92 @@
+"""`pillarbox messages …`: list, show, redrive, replay, discard and defer, each change in the journal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.cli.shop import Shop
+
+
+def test_messages_are_listed_page_by_page(shop: Shop) -> None:
+    shop.publish(5, to="billing")
+    shop.publish(1, to="mail")
+    first = shop.run("messages", "list", "--destination", "billing", "--limit", "3", "-o", "jsonl")
+    assert [json.loads(line)["id"] for line in first.out.splitlines()] == [1, 2, 3]
+    assert "--after 3" in first.err
+    rest = shop.run_json("messages", "list", "--destination", "billing", "--limit", "3", "--after", "3")["messages"]
+    assert [one["id"] for one in rest] == [4, 5]
+    assert "payload" not in rest[0]
+    empty = shop.run("messages", "list", "--key", "nobody")
+    assert (empty.code, empty.out, empty.err) == (0, "", "No message matches.\n")
+
+
+def test_a_message_is_shown_with_its_journal_and_its_payload_only_if_asked(shop: Shop) -> None:
+    shop.publish(1, to="billing")
+    shop.run("messages", "discard", "1", "--reason", "by hand")
+    shown = shop.run_json("messages", "show", "1")
+    assert shown["messages"][0]["state"] == "discarded"
+    assert "payload" not in shown["messages"][0]
+    assert [(line["action"], line["by"]) for line in shown["journal"]] == [("discarded", "ann")]
+    message_id = shown["messages"][0]["message_id"]
+    assert shop.run_json("messages", "show", message_id, "--payload")["messages"][0]["payload"] == {"n": 0}
+    assert "by hand" in shop.run("messages", "show", "1").out
+
+
+def test_redriving_counts_first_and_moves_all_that_match(shop: Shop) -> None:
+    shop.publish(4, to="billing")
+    shop.fail("id <= 3", "HTTP 422")
+    dry = shop.run("messages", "redrive", "--destination", "billing", "--dry-run", "-o", "json")
+    assert (json.loads(dry.out)["matched"], json.loads(dry.out)["changed"]) == (3, 0)
+    assert "3 messages would be redriven" in dry.err
+    assert shop.number("pillarbox_history") == 3
+    done = shop.run_json("messages", "redrive", "--destination", "billing", "--error", "422", "--yes")
+    assert (done["matched"], done["changed"]) == (3, 3)
+    assert shop.number("pillarbox_history") == 0
+    assert {by for (by,) in shop.rows("select by from pillarbox_journal")} == {"ann"}
+
+
+def test_many_messages_are_not_changed_unasked(shop: Shop) -> None:
+    shop.publish(2, to="billing")
+    ran = shop.run("messages", "discard", "--destination", "billing", "--reason", "x")
+    assert ran.code == 2
+    assert "add --yes" in ran.err
+    assert shop.number("pillarbox_outbox") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("redrive",), "Say which messages to redrive"),
+        (("redrive", "1", "--destination", "billing"), "ids or filters, not both"),
+        (("redrive", "yesterday"), "neither the id nor the message id"),
+        (("list", "--since", "someday"), "no time"),
+        (("defer", "1", "--for", "someday"), "no time"),
+        (("discard", "1"), "--reason"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_changes_nothing(shop: Shop, arguments: tuple[str, ...], expected: str) -> None:
+    ran = shop.run("messages", *arguments)
+    assert ran.code == 2
+    assert expected in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_what_cannot_be_done_says_why(shop: Shop) -> None:
+    shop.publish(1, to="billing")
+    ran = shop.run("messages", "replay", "1")
+    assert (ran.code, "is pending and cannot be replayed" in ran.sentence) == (1, True)
+    assert shop.run("messages", "show", "99").code == 5
+    assert shop.run("messages", "redrive", "99").code == 5
+
+
+def test_replay_and_defer(shop: Shop) -> None:
+    shop.publish(2, to="billing")
+    shop.run_json("messages", "defer", "1", "--for", "2h")
+    assert shop.number("pillarbox_outbox where id = 1 and available_at > created_at + 7000000000") == 1
+    shop.fail("id = 2", "x")
+    with shop.connect() as tx:
+        tx.execute("update pillarbox_history set status = 'delivered'")
+    assert shop.run_json("messages", "replay", "--since", "1h", "--yes")["changed"] == 1
+    assert shop.number("pillarbox_outbox") == 2

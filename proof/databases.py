@@ -1,4 +1,4 @@
-"""The stores of the matrix. One more is one file with the shape of `sqlite`, and one entry here."""
+"""The databases of the crash matrix and the chain. A new store is a class here and an entry in `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -24,45 +24,58 @@ import pytest
 
 from pillarbox.message import Names
 from pillarbox.stores.factory import open_schema
-from pillarbox.stores.mariadb import connection as mariadb_product
+from pillarbox.stores.mariadb import connection as mariadb_connection
 from pillarbox.stores.mariadb.connection import connect
-from pillarbox.stores.sqlite import connection as product
+from pillarbox.stores.sqlite import connection as sqlite_connection
 from pillarbox.stores.urls import parse_store_url
-from proof.crash.steps import Stage
-from proof.kill_points import KillPoint
-from proof.messages import UNROUTED, Parcel, outbox
+from proof.kill_points import KillSwitch, Stage
+from proof.messages import UNROUTED, NumberedEvent, build_outbox
 from tests.support.mariadb_server import MariadbServer, scratch_mariadb
 from tests.support.postgres_server import PostgresServer, scratch_database, scratch_schema
-from tests.support.servers import found
+from tests.support.servers import Server, found
 
 __all__ = [
     "BACKENDS",
-    "MakePlace",
-    "Place",
-    "SqlitePlace",
-    "Unserved",
-    "in_database",
-    "in_server",
+    "CreateDatabase",
+    "Database",
+    "ServerMissing",
+    "SqliteDatabase",
+    "find_server",
+    "find_sqlite",
+    "make_database_factory",
+    "make_schema_factory",
     "roll_back",
     "write",
 ]
 
 
-class Threads(ThreadPoolExecutor):
-    """Work keeps the context of its caller: a statement belongs to a call."""
+class ContextThreads(ThreadPoolExecutor):
+    """A thread pool that runs work in the context of its caller, so that a statement belongs to a call."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return super().submit(copy_context().run, partial(fn, *args, **kwargs))
 
 
-class Unserved(Exception):
+class ServerMissing(Exception):
     """There is no such server here. The text is a sentence for people."""
 
 
-_TABLE: Final = "create table parcel (subject text primary key, key text not null, number integer not null)"
+@contextmanager
+def find_server(server: Server) -> Iterator[str]:
+    """Find a server as the tests do, and yield its URL; `ServerMissing` if there is none."""
+    with ExitStack() as stack:
+        try:
+            # With CI set, a missing server is a failed test and not a skipped one.
+            url = stack.enter_context(found(server, environ={**os.environ, "CI": "true"}))
+        except pytest.fail.Exception as error:
+            raise ServerMissing(str(error.msg)) from None
+        yield url
 
 
-class SqlitePlace:
+_TABLE: Final = "create table business_row (subject text primary key, key text not null, number integer not null)"
+
+
+class SqliteDatabase:
     """A file. No commit waits for the disk: SIGKILL takes nothing back that was written."""
 
     def __init__(self, url: str, schema: str | None = None) -> None:
@@ -85,55 +98,52 @@ class SqlitePlace:
         with self._connection:
             yield self._connection
 
-    def book(self, handle: sqlite3.Connection, parcel: Parcel) -> None:
-        handle.execute("insert into parcel values (?, ?, ?)", (parcel.subject, parcel.key, parcel.number))
+    def insert_row(self, handle: sqlite3.Connection, event: NumberedEvent) -> None:
+        handle.execute("insert into business_row values (?, ?, ?)", (event.subject, event.key, event.number))
 
     def close(self) -> None:
         self._connection.close()
 
 
 @contextmanager
-def in_sqlite() -> Iterator[Callable[[Path], AbstractContextManager[SqlitePlace]]]:
-    """There is no server."""
-    yield _place
+def find_sqlite() -> Iterator[Callable[[Path], AbstractContextManager[SqliteDatabase]]]:
+    """Yield the factory at once: SQLite has no server."""
+    yield _create_sqlite_database
 
 
 @contextmanager
-def _place(folder: Path) -> Iterator[SqlitePlace]:
+def _create_sqlite_database(folder: Path) -> Iterator[SqliteDatabase]:
     url = f"sqlite:///{folder / 'store.db'}?synchronous=normal"
     asyncio.run(open_schema(parse_store_url(url), names=Names()).install())
-    with closing(SqlitePlace(url)) as place:
-        place.rows(_TABLE)
-        yield place
+    with closing(SqliteDatabase(url)) as database:
+        database.rows(_TABLE)
+        yield database
 
 
 # --- in the process that dies ---
 
 
 class _Connection(sqlite3.Connection):
-    """Tells of its statements."""
+    """Reports its statements to the kill switch."""
 
-    mine: KillPoint
+    kill_switch: KillSwitch
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == "commit":
-            self.mine.commits()
+            self.kill_switch.on_commit()
         cursor = super().execute(sql, parameters)
-        self.mine.ran(sql, changed=max(0, cursor.rowcount))
+        self.kill_switch.on_statement(sql, changed=max(0, cursor.rowcount))
         return cursor
 
 
-def wire(mine: KillPoint) -> None:
-    """Every connection of this process tells the mine."""
-    _Connection.mine = mine
+def hook_sqlite(kill_switch: KillSwitch) -> None:
+    """Have every connection of this process report to the kill switch."""
+    _Connection.kill_switch = kill_switch
     sqlite3.connect = partial(sqlite3.connect, factory=_Connection)  # type: ignore[assignment]
-    product.ThreadPoolExecutor = Threads  # type: ignore[attr-defined]
+    sqlite_connection.ThreadPoolExecutor = ContextThreads  # type: ignore[attr-defined]
 
 
-_POSTGRES_TABLE: Final = b"create table parcel (subject text primary key, key text not null, number integer not null)"
-
-
-class PostgresPlace:
+class PostgresDatabase:
     """A schema. Writers use psycopg, and wait for the disk as they always should."""
 
     def __init__(self, url: str, schema: str | None) -> None:
@@ -143,7 +153,7 @@ class PostgresPlace:
         self._connection.execute(f'set search_path = "{schema}"'.encode())
 
     def url(self, *, in_transactions: bool = False) -> str:
-        """The store runs its hottest statements without a transaction around them, except behind a pooler."""
+        """Return the URL. The store runs its hottest statements without a transaction, except behind a pooler."""
         return f"{self._url}?pooler=transaction" if in_transactions else self._url
 
     def rows(self, sql: str, *values: object) -> Sequence[Any]:
@@ -154,101 +164,97 @@ class PostgresPlace:
         with self._connection.transaction():
             yield self._connection
 
-    def book(self, handle: psycopg.Connection[Any], parcel: Parcel) -> None:
-        handle.execute("insert into parcel values (%s, %s, %s)", (parcel.subject, parcel.key, parcel.number))
+    def insert_row(self, handle: psycopg.Connection[Any], event: NumberedEvent) -> None:
+        handle.execute("insert into business_row values (%s, %s, %s)", (event.subject, event.key, event.number))
 
     def install(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         asyncio.run(open_schema(parse_store_url(self._url), names=self.names).install())
-        self._connection.execute(_POSTGRES_TABLE)
+        self._connection.execute(_TABLE.encode())
 
     def close(self) -> None:
         self._connection.close()
 
 
 @contextmanager
-def in_postgres() -> Iterator[Callable[[Path], AbstractContextManager[PostgresPlace]]]:
-    """Found as the tests find it; there it is told as a failed or skipped test."""
-    with ExitStack() as stack:
-        try:
-            url = stack.enter_context(found(PostgresServer(), environ={**os.environ, "CI": "true"}))
-        except pytest.fail.Exception as error:
-            raise Unserved(str(error.msg)) from None
-        yield in_database(stack.enter_context(scratch_database(url)))
+def find_postgres() -> Iterator[Callable[[Path], AbstractContextManager[PostgresDatabase]]]:
+    """Find the server, and make a database of its own in it for the run."""
+    with find_server(PostgresServer()) as url, scratch_database(url) as database:
+        yield make_schema_factory(database)
 
 
-def in_database(url: str) -> Callable[[Path], AbstractContextManager[PostgresPlace]]:
-    """Each place is a schema of its own in this database."""
+def make_schema_factory(url: str) -> Callable[[Path], AbstractContextManager[PostgresDatabase]]:
+    """Return a factory that makes each database a schema of this one."""
 
     @contextmanager
-    def place(folder: Path) -> Iterator[PostgresPlace]:
+    def create(folder: Path) -> Iterator[PostgresDatabase]:
         del folder
-        with scratch_schema(url) as schema, closing(PostgresPlace(url, schema)) as made:
-            made.install()
-            yield made
+        with scratch_schema(url) as schema, closing(PostgresDatabase(url, schema)) as database:
+            database.install()
+            yield database
 
-    return place
+    return create
 
 
 # --- in the process that dies ---
 
 
-def hook_postgres(mine: KillPoint) -> None:
-    """Every pooled connection of this process tells the mine."""
+def hook_postgres(kill_switch: KillSwitch) -> None:
+    """Have every pooled connection of this process report to the kill switch."""
     create_pool = asyncpg.create_pool
 
-    def wired(dsn: str, *, connection_class: type[Any], **options: Any) -> Any:
-        return create_pool(dsn, connection_class=_telling(connection_class, mine), **options)
+    def create_hooked_pool(dsn: str, *, connection_class: type[Any], **options: Any) -> Any:
+        return create_pool(dsn, connection_class=_hook_class(connection_class, kill_switch), **options)
 
-    asyncpg.create_pool = wired  # type: ignore[assignment]
+    asyncpg.create_pool = create_hooked_pool  # type: ignore[assignment]
 
 
-def _telling(connection_class: type[Any], mine: KillPoint) -> type[Any]:
-    class RelayTelemetry(connection_class):  # type: ignore[misc]
+def _hook_class(connection_class: type[Any], kill_switch: KillSwitch) -> type[Any]:
+    class HookedConnection(connection_class):  # type: ignore[misc]
         async def execute(self, query: str, *values: Any, **options: Any) -> Any:
             if query.upper().startswith("COMMIT"):
-                mine.commits()
+                kill_switch.on_commit()
             status = await super().execute(query, *values, **options)
-            mine.ran(query, changed=_rows_of(status))
+            kill_switch.on_statement(query, changed=_parse_row_count(status))
             return status
 
         async def fetch(self, query: str, *values: Any, **options: Any) -> Any:
             rows = await super().fetch(query, *values, **options)
-            mine.ran(query, changed=len(rows))
+            kill_switch.on_statement(query, changed=len(rows))
             return rows
 
         async def fetchrow(self, query: str, *values: Any, **options: Any) -> Any:
             row = await super().fetchrow(query, *values, **options)
-            mine.ran(query, changed=_number(row and row[0]))
+            kill_switch.on_statement(query, changed=_count_rows(row and row[0]))
             return row
 
         async def fetchval(self, query: str, *values: Any, **options: Any) -> Any:
             value = await super().fetchval(query, *values, **options)
-            mine.ran(query, changed=_number(value))
+            kill_switch.on_statement(query, changed=_count_rows(value))
             return value
 
-    return RelayTelemetry
+    return HookedConnection
 
 
-def _rows_of(status: str) -> int:
-    """From `DELETE 3` or `INSERT 0 3`."""
+def _parse_row_count(status: str) -> int:
+    """Parse `DELETE 3` or `INSERT 0 3`."""
     last = status.rsplit(" ", 1)[-1]
     return int(last) if last.isdigit() else 0
 
 
-def _number(value: object) -> int:
-    """Statements that change rows and answer with one value count them."""
+def _count_rows(value: object) -> int:
+    """Return how many rows a statement changed that answers with one value: it is their number."""
     return value if isinstance(value, int) else 0
 
 
 _MARIADB_TABLE: Final = (
-    "create table parcel (subject varchar(200) primary key, `key` varchar(200) not null, number integer not null)"
+    "create table business_row (subject varchar(200) primary key, `key` varchar(200) not null, number integer not null)"
 )
 _RESERVED: Final = re.compile(r"(?<![`\w])(key|partition)(?![`\w])")
 _TIMEOUT: Final = 30.0
 
 
-class MariadbPlace:
+class MariadbDatabase:
     """A database. Writers use PyMySQL, and wait for the disk as they always should."""
 
     def __init__(self, url: str, schema: str | None = None) -> None:
@@ -276,12 +282,12 @@ class MariadbPlace:
             raise
         self._connection.commit()
 
-    def book(self, handle: Any, parcel: Parcel) -> None:
+    def insert_row(self, handle: Any, event: NumberedEvent) -> None:
         with handle.cursor() as cursor:
-            cursor.execute("insert into parcel values (%s, %s, %s)", (parcel.subject, parcel.key, parcel.number))
+            cursor.execute("insert into business_row values (%s, %s, %s)", (event.subject, event.key, event.number))
 
     def install(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         asyncio.run(open_schema(parse_store_url(self._url), names=self.names).install())
         with self._connection.cursor() as cursor:
             cursor.execute(_MARIADB_TABLE)
@@ -291,132 +297,130 @@ class MariadbPlace:
 
 
 @contextmanager
-def in_mariadb() -> Iterator[Callable[[Path], AbstractContextManager[MariadbPlace]]]:
-    """Found as the tests find it; there it is told as a failed or skipped test."""
-    with ExitStack() as stack:
-        try:
-            url = stack.enter_context(found(MariadbServer(), environ={**os.environ, "CI": "true"}))
-        except pytest.fail.Exception as error:
-            raise Unserved(str(error.msg)) from None
-        yield in_server(url)
+def find_mariadb() -> Iterator[Callable[[Path], AbstractContextManager[MariadbDatabase]]]:
+    """Find the server."""
+    with find_server(MariadbServer()) as url:
+        yield make_database_factory(url)
 
 
-def in_server(url: str) -> Callable[[Path], AbstractContextManager[MariadbPlace]]:
-    """Each place is a database of its own on this server."""
+def make_database_factory(url: str) -> Callable[[Path], AbstractContextManager[MariadbDatabase]]:
+    """Return a factory that makes each database one of its own on this server."""
 
     @contextmanager
-    def place(folder: Path) -> Iterator[MariadbPlace]:
+    def create(folder: Path) -> Iterator[MariadbDatabase]:
         del folder
-        with scratch_mariadb(url) as database, closing(MariadbPlace(database)) as made:
-            made.install()
-            yield made
+        with scratch_mariadb(url) as database_url, closing(MariadbDatabase(database_url)) as database:
+            database.install()
+            yield database
 
-    return place
+    return create
 
 
 # --- in the process that dies ---
 
 
 class _MariadbConnection(pymysql.connections.Connection):  # type: ignore[misc]
-    """Tells of its statements."""
+    """Reports its statements to the kill switch."""
 
-    mine: KillPoint
+    kill_switch: KillSwitch
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         changed: int = super().query(sql, unbuffered)
         text = sql.decode("utf-8", "replace") if isinstance(sql, (bytes, bytearray)) else str(sql)
-        self.mine.ran(text, changed=changed)
+        self.kill_switch.on_statement(text, changed=changed)
         return changed
 
     def commit(self) -> None:
-        self.mine.commits()
+        self.kill_switch.on_commit()
         super().commit()
 
 
-def hook_mariadb(mine: KillPoint) -> None:
-    """Every connection of this process tells the mine."""
-    _MariadbConnection.mine = mine
+def hook_mariadb(kill_switch: KillSwitch) -> None:
+    """Have every connection of this process report to the kill switch."""
+    _MariadbConnection.kill_switch = kill_switch
     pymysql.connect = _MariadbConnection
-    mariadb_product.ThreadPoolExecutor = Threads  # type: ignore[attr-defined]
+    mariadb_connection.ThreadPoolExecutor = ContextThreads  # type: ignore[attr-defined]
 
 
-class Place(Protocol):
-    """One store with its tables, and the business table beside them."""
+class Database(Protocol):
+    """A store with its tables, and the business table beside them."""
 
     names: Names
 
     def url(self, *, in_transactions: bool = False) -> str:
-        """The store's URL; one under which every call is a transaction of its own, if the store has the choice."""
+        """Return the store's URL; with `in_transactions` one under which every call is a transaction of its own."""
 
     def rows(self, sql: str, *values: object) -> Sequence[Any]:
-        """Ask the tables. `?` stands for a value."""
+        """Run a query. `?` stands for a value."""
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A handle that `Outbox.publish` takes. Commits at the end of the block, or rolls back on an error."""
+        """Yield a handle for `Outbox.publish`. Commits at the end of the block, or rolls back on an error."""
 
-    def book(self, handle: Any, parcel: Parcel) -> None:
-        """Write the business row of a parcel."""
+    def insert_row(self, handle: Any, event: NumberedEvent) -> None:
+        """Write the business row of an event."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
 
 
-MakePlace = Callable[[Path], AbstractContextManager[Place]]
-"""A new place; the folder is for files. It is removed afterwards."""
+CreateDatabase = Callable[[Path], AbstractContextManager[Database]]
+"""Creates a database, and removes it at the end of the block; the folder is for files."""
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of store."""
 
-    open_places: Callable[[], AbstractContextManager[MakePlace]]
-    """Finds the server. Raises `Unserved` with a sentence for people where there is none."""
-    reopened: Callable[[str, str | None], Place]
-    """The place at this URL and schema again, in another process."""
-    wire: Callable[[KillPoint], None]
-    """Have the driver of this process tell the mine of statements and commits."""
+    find: Callable[[], AbstractContextManager[CreateDatabase]]
+    """Finds the server; `ServerMissing` if there is none."""
+    reopen: Callable[[str, str | None], Database]
+    """Opens the database at this URL and schema again, in another process."""
+    hook: Callable[[KillSwitch], None]
+    """Has the driver of this process report statements and commits to the kill switch."""
 
 
 BACKENDS: Final[Mapping[str, Backend]] = MappingProxyType(
     {
-        "sqlite": Backend(open_places=in_sqlite, reopened=SqlitePlace, wire=wire),
-        "postgres": Backend(open_places=in_postgres, reopened=PostgresPlace, wire=hook_postgres),
-        "mariadb": Backend(open_places=in_mariadb, reopened=MariadbPlace, wire=hook_mariadb),
+        "sqlite": Backend(find=find_sqlite, reopen=SqliteDatabase, hook=hook_sqlite),
+        "postgres": Backend(find=find_postgres, reopen=PostgresDatabase, hook=hook_postgres),
+        "mariadb": Backend(find=find_mariadb, reopen=MariadbDatabase, hook=hook_mariadb),
     }
 )
-"""By the name that people type."""
+"""By the name that `--stores` takes."""
 
 
 class RolledBack(Exception):
-    """Thrown in the middle of a transaction, after publishing."""
+    """Raised in the middle of a transaction, after publishing."""
 
 
-def _nothing(_: Stage) -> None:
+def _ignore(_: Stage) -> None:
     pass
 
 
-def write(place: Place, parcels: Sequence[Parcel], *, reached: Callable[[Stage], None] = _nothing) -> None:
-    """One transaction. Tells how far it has come."""
-    with place.transaction() as handle:
-        _write(place, handle, parcels, reached=reached)
-        reached(Stage.UNCOMMITTED)
-    reached(Stage.ANSWERED)
+def write(database: Database, events: Sequence[NumberedEvent], *, on_stage: Callable[[Stage], None] = _ignore) -> None:
+    """Write rows and messages in one transaction; call `on_stage` with how far it has come."""
+    with database.transaction() as handle:
+        _write(database, handle, events, on_stage=on_stage)
+        on_stage(Stage.UNCOMMITTED)
+    on_stage(Stage.ANSWERED)
 
 
-def roll_back(place: Place, parcels: Sequence[Parcel]) -> None:
-    """The same, and then it thinks better of it."""
+def roll_back(database: Database, events: Sequence[NumberedEvent]) -> None:
+    """Write rows and messages, and roll back."""
     try:
-        with place.transaction() as handle:
-            _write(place, handle, parcels, reached=_nothing)
+        with database.transaction() as handle:
+            _write(database, handle, events, on_stage=_ignore)
             raise RolledBack
     except RolledBack:
         pass
 
 
-def _write(place: Place, handle: object, parcels: Sequence[Parcel], *, reached: Callable[[Stage], None]) -> None:
-    for parcel in parcels:
-        place.book(handle, parcel)
-    reached(Stage.HALFWAY)
-    shop = outbox(place.names)
+def _write(
+    database: Database, handle: object, events: Sequence[NumberedEvent], *, on_stage: Callable[[Stage], None]
+) -> None:
+    for event in events:
+        database.insert_row(handle, event)
+    on_stage(Stage.HALFWAY)
+    outbox = build_outbox(database.names)
     for routed, topic in ((True, None), (False, UNROUTED)):
-        if chosen := [parcel for parcel in parcels if parcel.routed is routed]:
-            shop.publish(handle, chosen, topic=topic)  # type: ignore[call-overload]
+        if matching := [event for event in events if event.routed is routed]:
+            outbox.publish(handle, matching, topic=topic)  # type: ignore[call-overload]

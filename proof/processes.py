@@ -1,4 +1,4 @@
-"""The processes of the matrix: begun and ended by it and by nobody else."""
+"""The processes of the crash matrix and the chain: a fork server starts them, and ends only what it started."""
 
 from __future__ import annotations
 
@@ -17,74 +17,105 @@ from typing import Final, NoReturn, Self
 
 import msgspec
 
-__all__ = ["Consumer", "ForkServer", "Program", "TooLate", "serve_forks", "until"]
+from proof.kill_points import Kill
 
-_LOOK: Final = 0.005
+__all__ = ["ForkServer", "Program", "ProgramSpec", "ServerProcess", "TimedOut", "serve_forks", "wait_until"]
 
-CarryOut = Callable[[bytes], None]
-"""Does what an order says. Runs in a child, until its end."""
+_POLL_SECONDS: Final = 0.005
+_ROOT: Final = Path(__file__).parents[1]
+_START_SECONDS: Final = 60.0
+_END_SECONDS: Final = 15.0
+
+RunProgram = Callable[[bytes], None]
+"""Runs the program of an encoded `ProgramSpec`, in a child process."""
+
+
+class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What a program runs on, and where it dies. Each program adds its own options."""
+
+    backend: str
+    """`postgres`, `sqlite` or `mariadb`."""
+    store: str
+    schema: str | None
+    kill: Kill | None = None
+
+
+class TimedOut(Exception):
+    """Something did not happen in time. The text says what."""
+
+
+def wait_until(holds: Callable[[], object], *, within: float, what: str) -> None:
+    """Poll until it holds; `TimedOut` after so many seconds."""
+    deadline = time.monotonic() + within
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimedOut(f"not within {within:g} s: {what}")
+        time.sleep(0.01)
+
+
+# --- in the fork server ---
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """Have this order carried out by a process of its own."""
+    """Asks for a process that runs the program of `spec`."""
 
     number: int
-    """Process ids come again; this does not."""
-    order: msgspec.Raw
+    """Process ids are reused; this number is not."""
+    spec: msgspec.Raw
     log: str
 
 
 class ForkReply(msgspec.Struct, frozen=True):
-    """Of a process: it has begun, or what it came to."""
+    """Says that a process has started, or with which code it ended."""
 
     number: int
     pid: int
     exit_code: int | None = None
 
 
-def serve_forks(carry_out: CarryOut) -> None:
-    """Until standard input ends."""
-    _ForkServer(carry_out).run()
+def serve_forks(run_program: RunProgram) -> None:
+    """Start a process for each request, until standard input ends."""
+    _ForkServer(run_program).run()
 
 
 class _ForkServer:
-    def __init__(self, carry_out: CarryOut) -> None:
-        self._carry_out = carry_out
+    def __init__(self, run_program: RunProgram) -> None:
+        self._run_program = run_program
         self._children: dict[int, int] = {}
-        """Process id to the number of its birth."""
+        """Process id to the number of its request."""
 
     def run(self) -> None:
-        """Whoever orders waits for the answer, so that never two lines are there."""
+        # Whoever asks waits for the answer, so there are never two lines to read.
         while True:
-            if select.select([0], [], [], _LOOK)[0]:
+            if select.select([0], [], [], _POLL_SECONDS)[0]:
                 line = sys.stdin.buffer.readline()
                 if not line:
                     return
-                self._bear(msgspec.json.decode(line, type=ForkRequest))
-            self._bury()
+                self._start(msgspec.json.decode(line, type=ForkRequest))
+            self._reap()
 
-    def _bear(self, birth: ForkRequest) -> None:
+    def _start(self, request: ForkRequest) -> None:
         pid = os.fork()
         if pid == 0:
-            self._live(birth)
-        self._children[pid] = birth.number
-        _tell(ForkReply(birth.number, pid))
+            self._run_child(request)
+        self._children[pid] = request.number
+        _reply(ForkReply(request.number, pid))
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         for pid in list(self._children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                _tell(ForkReply(self._children.pop(pid), pid, os.waitstatus_to_exitcode(status)))
+                _reply(ForkReply(self._children.pop(pid), pid, os.waitstatus_to_exitcode(status)))
 
-    def _live(self, birth: ForkRequest) -> NoReturn:
-        """In the child, which never returns into the nursery."""
+    def _run_child(self, request: ForkRequest) -> NoReturn:
+        """Run the program and exit: a child never returns into the server's loop."""
         code = 1
         try:
-            log = os.open(birth.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            threading.Thread(target=_end_with_whoever_ordered, daemon=True).start()
-            self._carry_out(bytes(birth.order))
+            threading.Thread(target=_exit_with_client, daemon=True).start()
+            self._run_program(bytes(request.spec))
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -93,37 +124,22 @@ class _ForkServer:
             os._exit(code)
 
 
-def _tell(news: ForkReply) -> None:
-    os.write(1, msgspec.json.encode(news) + b"\n")
+def _reply(reply: ForkReply) -> None:
+    os.write(1, msgspec.json.encode(reply) + b"\n")
 
 
-def _end_with_whoever_ordered() -> None:
-    """Look whether anybody is at the other end, and read nothing: the orders are not for us."""
+def _exit_with_client() -> None:
+    """Exit when the other end of standard input is closed. Read nothing: the requests are not for the child."""
     other_end = select.poll()
     other_end.register(0, 0)
     other_end.poll()
     os._exit(1)
 
 
-_ROOT: Final = Path(__file__).parents[1]
-_START: Final = 60.0
-_END: Final = 15.0
+# --- in the process that runs the proof ---
 
 
-class TooLate(Exception):
-    """Something did not happen in time. The text says what."""
-
-
-def until(holds: Callable[[], object], *, within: float, what: str) -> None:
-    """Look until it holds; `TooLate` after so many seconds."""
-    deadline = time.monotonic() + within
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TooLate(f"not within {within:g} s: {what}")
-        time.sleep(0.01)
-
-
-class _Server:
+class ServerProcess:
     """A module of ours as a process. It ends when its standard input does, so it does not outlive us."""
 
     def __init__(self, module: str, *arguments: str, log: Path) -> None:
@@ -143,65 +159,62 @@ class _Server:
         self._process.kill()
         self._process.communicate()
 
-    def lines(self, *, within: float = 0.0) -> list[bytes]:
-        """What it said since it was last asked; nothing yet is waited for."""
+    def read_lines(self, *, within: float = 0.0) -> list[bytes]:
+        """Return the lines that it has printed since the last call; wait so many seconds for the first."""
         assert self._process.stdout is not None
-        answers = self._process.stdout.fileno()
-        if select.select([answers], [], [], within)[0]:
-            piece = os.read(answers, 65_536)
+        output = self._process.stdout.fileno()
+        if select.select([output], [], [], within)[0]:
+            piece = os.read(output, 65_536)
             if not piece:
-                raise TooLate(f"a process of the matrix has ended: {self._log.read_text()[-500:]}")
+                raise TimedOut(f"a server process has ended: {self._log.read_text()[-500:]}")
             self._unread += piece
         *lines, self._unread = self._unread.split(b"\n")
         return lines
 
-    def tell(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + b"\n")
         self._process.stdin.flush()
 
-
-class Consumer(_Server):
-    """The HTTP server of a run."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("proof.crash.consumer", str(folder), log=folder / "consumer.log")
-        (port,) = self.lines(within=_START) or [b"0"]
-        self.url = f"http://127.0.0.1:{int(port)}"
+    def read_port(self) -> int:
+        """Return the port that it prints when it listens."""
+        (port,) = self.read_lines(within=_START_SECONDS) or [b"0"]
+        return int(port)
 
 
-class ForkServer(_Server):
-    """Begins programs without waiting for an interpreter. `module` is the nursery that knows their orders."""
+class ForkServer(ServerProcess):
+    """Starts programs without waiting for an interpreter. `module` calls `serve_forks` with its programs."""
 
-    def __init__(self, folder: Path, *, module: str = "proof.crash.programs") -> None:
-        super().__init__(module, log=folder / "nursery.log")
-        self._begun: dict[int, int] = {}
+    def __init__(self, folder: Path, *, module: str) -> None:
+        super().__init__(module, log=folder / "fork-server.log")
+        self._started: dict[int, int] = {}
         self._ended: dict[int, int] = {}
-        self._births = 0
+        self._requests = 0
 
-    def start(self, order: msgspec.Struct, *, log: Path) -> Program:
-        """Have an order carried out by a process of its own."""
-        self._births += 1
-        self.tell(msgspec.json.encode(ForkRequest(self._births, msgspec.Raw(msgspec.json.encode(order)), str(log))))
-        deadline = time.monotonic() + _START
-        while self._births not in self._begun:
+    def start(self, spec: ProgramSpec, *, log: Path) -> Program:
+        """Start a process that runs this program."""
+        self._requests += 1
+        number = self._requests
+        self.write_line(msgspec.json.encode(ForkRequest(number, msgspec.Raw(msgspec.json.encode(spec)), str(log))))
+        deadline = time.monotonic() + _START_SECONDS
+        while number not in self._started:
             if time.monotonic() > deadline:
-                raise TooLate(f"not within {_START:g} s: a process begins")
-            self._hear(within=1.0)
-        return Program(self._births, self._begun[self._births], self, log=log)
+                raise TimedOut(f"not within {_START_SECONDS:g} s: a process starts")
+            self._read_replies(within=1.0)
+        return Program(number, self._started[number], self, log=log)
 
     def exit_code(self, number: int) -> int | None:
-        """What the process of that birth came to; None while it runs."""
-        self._hear()
+        """Return the exit code of the process of that request; None while it runs."""
+        self._read_replies()
         return self._ended.get(number)
 
-    def _hear(self, *, within: float = 0.0) -> None:
-        for line in self.lines(within=within):
-            news = msgspec.json.decode(line, type=ForkReply)
-            if news.exit_code is None:
-                self._begun[news.number] = news.pid
+    def _read_replies(self, *, within: float = 0.0) -> None:
+        for line in self.read_lines(within=within):
+            reply = msgspec.json.decode(line, type=ForkReply)
+            if reply.exit_code is None:
+                self._started[reply.number] = reply.pid
             else:
-                self._ended[news.number] = news.exit_code
+                self._ended[reply.number] = reply.exit_code
 
 
 class Program:
@@ -210,13 +223,13 @@ class Program:
     def __init__(self, number: int, pid: int, fork_server: ForkServer, *, log: Path) -> None:
         self._number = number
         self.pid: Final = pid
-        self._nursery = fork_server
+        self._fork_server = fork_server
         self.log = log
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; a death by a signal is its number below zero."""
-        return self._nursery.exit_code(self._number)
+        """None while it runs; a signal that killed it is a negative number."""
+        return self._fork_server.exit_code(self._number)
 
     @property
     def has_ended(self) -> bool:
@@ -227,20 +240,24 @@ class Program:
         return self.exit_code == -signal.SIGKILL
 
     def terminate(self) -> None:
-        """SIGTERM: stop gracefully."""
+        """Send SIGTERM: stop gracefully."""
         self._signal(signal.SIGTERM)
 
     def stop(self) -> int | None:
-        """Stop gracefully, and wait. Answers the exit code; None if it did not end in time."""
+        """Stop it gracefully and wait. Return the exit code; None if it did not end in time."""
         self.terminate()
-        with suppress(TooLate):
-            until(lambda: self.has_ended, within=_END, what="it stops")
+        with suppress(TimedOut):
+            wait_until(lambda: self.has_ended, within=_END_SECONDS, what="it stops")
         return self.exit_code
 
-    def end(self) -> None:
-        """However it can be ended. It may have ended already."""
+    def kill(self) -> None:
+        """Send SIGKILL and wait. It may have ended already."""
         self._signal(signal.SIGKILL)
-        until(lambda: self.has_ended, within=_END, what="it ends")
+        wait_until(lambda: self.has_ended, within=_END_SECONDS, what="it ends")
+
+    def read_log(self) -> str:
+        """Return its log; it may not have one yet."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def _signal(self, number: signal.Signals) -> None:
         if self.exit_code is None:

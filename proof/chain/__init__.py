@@ -1,7 +1,7 @@
-"""The chain: A writes, B handles and publishes, C handles; everything in between is killed, again and again.
+"""The chain: A writes, B handles and publishes, C handles; everything between them is killed, again and again.
 
-`points` names where a process dies, `plan` says when, `lines` are the two ways from A to C, `run` lets it all happen,
-`judge` weighs what is left, `report` tells it. `broken` has the mistakes that must be noticed.
+`kill_points` says where a process dies, `lines` builds the two ways from A to C, `programs` are the processes, `run`
+kills them and compares what is left. `broken` has the mistakes that must be noticed.
 """
 
 from __future__ import annotations

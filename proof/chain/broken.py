@@ -1,4 +1,4 @@
-"""Mistakes that consumers make elsewhere, put in from outside. The chain must notice each of them."""
+"""Mistakes that a consumer could make, patched in from outside. The chain must notice each of them."""
 
 from __future__ import annotations
 
@@ -17,92 +17,92 @@ from pillarbox.consumer.unit_of_work import UnitOfWork
 from pillarbox.handlers import Handler
 from pillarbox.inbox import Inbox
 from pillarbox.outbox import Outbox
-from proof.chain.kill_points import Point
-from proof.messages import outbox
+from proof.chain.kill_points import ConsumerKillPoint
+from proof.messages import build_outbox
 
 __all__ = ["BROKEN"]
 
-_TURNS: Final = 50
-"""Of the loop, until an acknowledgement has surely left."""
+_LOOP_TURNS: Final = 50
+"""Turns of the event loop after which an acknowledgement has surely been sent."""
 
 
 class Mistake(msgspec.Struct, frozen=True):
-    """How to make it, where a death shows it, and what it comes to."""
+    """A mistake, the point at which a kill shows it, and the count that shows it."""
 
-    plant: Callable[[], None]
-    point: Point
+    apply: Callable[[], None]
+    point: ConsumerKillPoint
     shows: str
     """The count of the verdict that must not be zero."""
 
 
-def _put(of: Any, **methods: Callable[..., Any]) -> None:
-    """Methods in the place of the class's own."""
+def _patch(owner: Any, **methods: Callable[..., Any]) -> None:
+    """Replace methods of a class."""
     for name, method in methods.items():
-        setattr(of, name, method)
+        setattr(owner, name, method)
 
 
-def _acknowledge_first() -> None:
+def _acknowledge_before_commit() -> None:
     process = Consumer._process
 
-    async def mistaken(consumer: Consumer, pending: PendingMessage) -> None:
+    async def broken(consumer: Consumer, pending: PendingMessage) -> None:
         await consumer._receiver.acknowledge(pending.received)
-        for _ in range(_TURNS):
+        for _ in range(_LOOP_TURNS):
             await asyncio.sleep(0)
         await process(consumer, pending)
 
-    _put(Consumer, _process=mistaken)
+    _patch(Consumer, _process=broken)
 
 
-def _accept_apart() -> None:
-    """The record commits before the work begins."""
+def _accept_in_own_transaction() -> None:
+    """Commit the inbox record before the work begins."""
     handle, accept = UnitOfWork.handle, Inbox.accept
 
-    async def mistaken(unit: UnitOfWork, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
+    async def broken(unit: UnitOfWork, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
         if not await unit.run(lambda tx: accept(unit.inbox, tx, event)):
             return False
         return await handle(unit, event, payload, handlers)
 
-    _put(UnitOfWork, handle=mistaken)
-    _accept_all()
+    _patch(UnitOfWork, handle=broken)
+    _disable_inbox()
 
 
-def _accept_all() -> None:
-    """There is no inbox."""
+def _disable_inbox() -> None:
+    """Accept every message."""
 
-    async def yes() -> bool:
+    async def accept_all() -> bool:
         return True
 
-    def mistaken(inbox: Inbox, tx: object, message: object) -> bool | Awaitable[bool]:
-        return yes() if writers.is_async(tx) else True
+    def broken(inbox: Inbox, tx: object, message: object) -> bool | Awaitable[bool]:
+        return accept_all() if writers.is_async(tx) else True
 
-    _put(Inbox, accept=mistaken)
+    _patch(Inbox, accept=broken)
 
 
-def _publish_apart() -> None:
-    """What is published commits before the work does."""
+def _publish_in_own_transaction() -> None:
+    """Commit what the handler publishes before its work commits."""
     handle, publish = UnitOfWork.handle, Outbox.publish
 
-    async def mistaken(unit: UnitOfWork, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
-        shop = outbox(unit.inbox.names)
-        await unit.run(lambda tx: publish(shop, tx, payload))
+    async def broken(unit: UnitOfWork, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
+        outbox = build_outbox(unit.inbox.names)
+        await unit.run(lambda tx: publish(outbox, tx, payload))
         return await handle(unit, event, payload, handlers)
 
-    async def nothing() -> None:
+    async def do_nothing() -> None:
         pass
 
-    def published(shop: Outbox, tx: object, event: object) -> Awaitable[None] | None:
-        return nothing() if writers.is_async(tx) else None
+    def publish_nothing(outbox: Outbox, tx: object, event: object) -> Awaitable[None] | None:
+        return do_nothing() if writers.is_async(tx) else None
 
-    _put(UnitOfWork, handle=mistaken)
-    _put(Outbox, publish=published)
+    _patch(UnitOfWork, handle=broken)
+    _patch(Outbox, publish=publish_nothing)
 
 
 BROKEN: Final[Mapping[str, Mistake]] = MappingProxyType(
     {
-        "acknowledged-first": Mistake(_acknowledge_first, Point.HANDLED, "lost"),
-        "accepted-apart": Mistake(_accept_apart, Point.HANDLED, "lost"),
-        "no-inbox": Mistake(_accept_all, Point.COMMITTED, "twice"),
-        "published-apart": Mistake(_publish_apart, Point.HANDLED, "twice"),
+        "acknowledged-first": Mistake(_acknowledge_before_commit, ConsumerKillPoint.HANDLED, "lost"),
+        "accepted-apart": Mistake(_accept_in_own_transaction, ConsumerKillPoint.HANDLED, "lost"),
+        "no-inbox": Mistake(_disable_inbox, ConsumerKillPoint.COMMITTED, "twice"),
+        "published-apart": Mistake(_publish_in_own_transaction, ConsumerKillPoint.HANDLED, "twice"),
     }
 )
-"""By the name that people type."""
+"""By the name that `--broken` takes."""

@@ -1,4 +1,4 @@
-"""Where a process of the chain dies, and what must be true afterwards. One name, one place, one sentence each."""
+"""The kill points of the chain: where a process dies, and what must be true afterwards."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from pillarbox.cloudevents import CloudEvent
 from pillarbox.consumer.unit_of_work import UnitOfWork
 from pillarbox.handlers import Handler
 from pillarbox.inbox import Inbox
-from proof.crash.points import Point as RelayPoint
-from proof.crash.points import PointBase
-from proof.crash.steps import Call, Stage, Step
-from proof.kill_points import KillPoint
+from proof.crash.points import KillPoint as RelayKillPoint
+from proof.kill_points import Call, Kill, KillPointBase, KillSwitch, Stage, Step
 
-__all__ = ["RELAY_POINTS", "STEPS", "Point", "make_app_killable", "make_handler_killable", "wire"]
+__all__ = [
+    "CONSUMER_STEPS",
+    "RELAY_POINTS",
+    "ConsumerKillPoint",
+    "find_consumer_step",
+    "hook_consumer",
+    "make_app_killable",
+    "make_handler_killable",
+]
 
 
 @unique
-class Point(PointBase):
-    """In a consumer. `then` is what must happen to the message in hand."""
+class ConsumerKillPoint(KillPointBase):
+    """Where a consumer dies. `then` says what must happen to the message in hand."""
 
     BEFORE_ACCEPT = (
         "before accept: the message is in hand, and nothing is written",
@@ -54,133 +60,143 @@ class Point(PointBase):
     )
 
 
-RELAY_POINTS: Final = (RelayPoint.CLAIMED, RelayPoint.SEND_CALLED, RelayPoint.ANSWERED, RelayPoint.SETTLED)
-"""Those of the crash matrix that the relays of the chain die at."""
+RELAY_POINTS: Final = (
+    RelayKillPoint.CLAIMED,
+    RelayKillPoint.SEND_CALLED,
+    RelayKillPoint.ANSWERED,
+    RelayKillPoint.SETTLED,
+)
+"""The kill points of the crash matrix that the relays of the chain die at."""
 
 
 def _is_new(call: Call) -> bool:
-    """It is not a duplicate."""
+    """Return whether the message is not a duplicate."""
     return call.result is True
 
 
-STEPS: Final[Mapping[str, Step]] = MappingProxyType(
+CONSUMER_STEPS: Final[Mapping[ConsumerKillPoint, Step]] = MappingProxyType(
     {
-        Point.BEFORE_ACCEPT.title: Step("accept", Stage.CALLED),
-        Point.ACCEPTED.title: Step("accept", Stage.ANSWERED, _is_new),
-        Point.HANDLED.title: Step("handler", Stage.ANSWERED),
-        Point.UNCOMMITTED.title: Step("handle", Stage.UNCOMMITTED, _is_new),
-        Point.COMMITTED.title: Step("handle", Stage.ANSWERED, _is_new),
-        Point.ACKNOWLEDGING.title: Step("acknowledge", Stage.HALFWAY),
+        ConsumerKillPoint.BEFORE_ACCEPT: Step("accept", Stage.CALLED),
+        ConsumerKillPoint.ACCEPTED: Step("accept", Stage.ANSWERED, _is_new),
+        ConsumerKillPoint.HANDLED: Step("handler", Stage.ANSWERED),
+        ConsumerKillPoint.UNCOMMITTED: Step("handle", Stage.UNCOMMITTED, _is_new),
+        ConsumerKillPoint.COMMITTED: Step("handle", Stage.ANSWERED, _is_new),
+        ConsumerKillPoint.ACKNOWLEDGING: Step("acknowledge", Stage.HALFWAY),
     }
 )
-"""Where in the work each point is."""
+"""Every kill point of a consumer has its step."""
+
+
+def find_consumer_step(kill: Kill | None) -> Step | None:
+    """Return the step of the point that a consumer dies at; None for one that does not."""
+    return None if kill is None else CONSUMER_STEPS[ConsumerKillPoint.find(kill.point)]
 
 
 _ACK = b"+ACK"
 App = Callable[..., Awaitable[None]]
 
 
-def wire(mine: KillPoint) -> None:
-    """From here on every consumer of this process comes to its mine."""
-    unit: Any = UnitOfWork
+def hook_consumer(kill_switch: KillSwitch) -> None:
+    """Have every consumer of this process report to the kill switch."""
+    unit_of_work: Any = UnitOfWork
     inbox: Any = Inbox
     rabbitmq: Any = RabbitmqConsumer
     client: Any = nats.aio.client.Client
-    unit.handle = _kill_at_handle(UnitOfWork.handle, mine)
-    inbox.accept = _kill_at_accept(Inbox.accept, mine)
-    rabbitmq.acknowledge = _kill_at_ack(rabbitmq.acknowledge, mine)
-    client.publish = _kill_at_publish(client.publish, mine)
+    unit_of_work.handle = _kill_at_handle(UnitOfWork.handle, kill_switch)
+    inbox.accept = _kill_at_accept(Inbox.accept, kill_switch)
+    rabbitmq.acknowledge = _kill_at_ack(rabbitmq.acknowledge, kill_switch)
+    client.publish = _kill_at_publish(client.publish, kill_switch)
 
 
-def _kill_at_handle(handle: Callable[..., Awaitable[bool]], mine: KillPoint) -> Callable[..., Awaitable[bool]]:
+def _kill_at_handle(handle: Callable[..., Awaitable[bool]], kill_switch: KillSwitch) -> Callable[..., Awaitable[bool]]:
     @wraps(handle)
-    async def mined(unit: UnitOfWork, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
+    async def killable(unit: UnitOfWork, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
         call = Call("handle")
-        before = mine.current.set(call)
+        before = kill_switch.current.set(call)
         try:
             new = await handle(unit, event, payload, handlers)
         finally:
-            mine.current.reset(before)
-        mine.at(Stage.ANSWERED, call)
+            kill_switch.current.reset(before)
+        kill_switch.reach(Stage.ANSWERED, call)
         return new
 
-    return mined
+    return killable
 
 
-def _kill_at_accept(accept: Callable[..., Any], mine: KillPoint) -> Callable[..., Any]:
-    """Whether the message is new is told to the call of `handle` that it belongs to."""
+def _kill_at_accept(accept: Callable[..., Any], kill_switch: KillSwitch) -> Callable[..., Any]:
+    """Wrap `accept`. Whether the message is new becomes the result of the call of `handle` around it."""
 
-    def answered(new: bool) -> bool:
-        mine.at(Stage.ANSWERED, Call("accept", result=new))
-        handling = mine.current.get()
+    def on_answer(new: bool) -> bool:
+        kill_switch.reach(Stage.ANSWERED, Call("accept", result=new))
+        handling = kill_switch.current.get()
         if handling is not None:
             handling.result = new
         return new
 
-    async def awaited(answer: Awaitable[bool]) -> bool:
-        return answered(await answer)
+    async def await_answer(answer: Awaitable[bool]) -> bool:
+        return on_answer(await answer)
 
     @wraps(accept)
-    def mined(inbox: Inbox, tx: Any, message: Any) -> Any:
-        mine.at(Stage.CALLED, Call("accept"))
+    def killable(inbox: Inbox, tx: Any, message: Any) -> Any:
+        kill_switch.reach(Stage.CALLED, Call("accept"))
         answer = accept(inbox, tx, message)
-        return awaited(answer) if inspect.isawaitable(answer) else answered(answer)
+        return await_answer(answer) if inspect.isawaitable(answer) else on_answer(answer)
 
-    return mined
+    return killable
 
 
-def make_handler_killable(handler: Callable[..., Any], mine: KillPoint) -> Callable[..., Any]:
-    """A handler that is followed by a mine."""
+def make_handler_killable(handler: Callable[..., Any], kill_switch: KillSwitch) -> Callable[..., Any]:
+    """Return a handler that reports to the kill switch when it is done."""
     if inspect.iscoroutinefunction(handler):
 
         @wraps(handler)
-        async def awaited(*given: Any) -> None:
-            await handler(*given)
-            mine.at(Stage.ANSWERED, Call("handler"))
+        async def handle_async(*args: Any) -> None:
+            await handler(*args)
+            kill_switch.reach(Stage.ANSWERED, Call("handler"))
 
-        return awaited
+        return handle_async
 
     @wraps(handler)
-    def called(*given: Any) -> None:
-        handler(*given)
-        mine.at(Stage.ANSWERED, Call("handler"))
+    def handle_sync(*args: Any) -> None:
+        handler(*args)
+        kill_switch.reach(Stage.ANSWERED, Call("handler"))
 
-    return called
-
-
-# --- acknowledgements, in the hands of the broker's own client and not on their way yet ---
+    return handle_sync
 
 
-def _kill_at_ack(ack: Callable[..., Awaitable[Any]], mine: KillPoint) -> Callable[..., Awaitable[Any]]:
+# --- acknowledgements that the client has, and the broker does not have yet ---
+
+
+def _kill_at_ack(ack: Callable[..., Awaitable[Any]], kill_switch: KillSwitch) -> Callable[..., Awaitable[Any]]:
     @wraps(ack)
-    async def mined(*given: Any, **options: Any) -> Any:
-        # Before the call: what it writes is on its way at once.
-        mine.at(Stage.HALFWAY, Call("acknowledge"))
-        return await ack(*given, **options)
+    async def killable(*args: Any, **options: Any) -> Any:
+        # Before the call: what it writes is sent at once.
+        kill_switch.reach(Stage.HALFWAY, Call("acknowledge"))
+        return await ack(*args, **options)
 
-    return mined
+    return killable
 
 
-def _kill_at_publish(publish: Callable[..., Awaitable[Any]], mine: KillPoint) -> Callable[..., Awaitable[Any]]:
+def _kill_at_publish(publish: Callable[..., Awaitable[Any]], kill_switch: KillSwitch) -> Callable[..., Awaitable[Any]]:
     @wraps(publish)
-    async def mined(client: Any, subject: str, payload: bytes = b"", *given: Any, **options: Any) -> Any:
-        answer = await publish(client, subject, payload, *given, **options)
+    async def killable(client: Any, subject: str, payload: bytes = b"", *args: Any, **options: Any) -> Any:
+        answer = await publish(client, subject, payload, *args, **options)
         if payload == _ACK:
-            mine.at(Stage.HALFWAY, Call("acknowledge"))
+            kill_switch.reach(Stage.HALFWAY, Call("acknowledge"))
         return answer
 
-    return mined
+    return killable
 
 
-def make_app_killable(app: App, mine: KillPoint) -> App:
-    """An ASGI app whose answers come to a mine before they leave."""
+def make_app_killable(app: App, kill_switch: KillSwitch) -> App:
+    """Return an ASGI app that reports to the kill switch before it answers."""
 
-    async def mined(scope: Any, receive: Any, send: Any) -> None:
-        async def sending(event: Any) -> None:
+    async def killable(scope: Any, receive: Any, send: Any) -> None:
+        async def send_killable(event: Any) -> None:
             if event["type"] == "http.response.start" and event["status"] == 204 and scope["method"] == "POST":
-                mine.at(Stage.HALFWAY, Call("acknowledge"))
+                kill_switch.reach(Stage.HALFWAY, Call("acknowledge"))
             await send(event)
 
-        await app(scope, receive, sending)
+        await app(scope, receive, send_killable)
 
-    return mined
+    return killable

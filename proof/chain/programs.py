@@ -1,10 +1,12 @@
-"""The programs that die."""
+"""The programs that the chain starts and kills: relays and consumers.
+
+`python -m proof.chain.programs` is the fork server that starts them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -33,160 +35,150 @@ from pillarbox.retry import RetryPolicy
 from pillarbox.stores.factory import open_store
 from pillarbox.stores.urls import parse_store_url
 from proof.chain.broken import BROKEN
-from proof.chain.kill_points import STEPS, make_app_killable, make_handler_killable, wire
-from proof.chain.services import insert
+from proof.chain.kill_points import find_consumer_step, hook_consumer, make_app_killable, make_handler_killable
+from proof.chain.services import format_insert
+from proof.crash.steps import find_step
 from proof.databases import BACKENDS
-from proof.kill_points import KillableTransport, KillPoint, Once, Trap, make_killable
-from proof.messages import DESTINATION, TYPES, Parcel, outbox
-from proof.processes import serve_forks
+from proof.kill_points import KillableTransport, KillSwitch, make_store_killable
+from proof.messages import DESTINATION, TYPES, NumberedEvent, build_outbox
+from proof.processes import ProgramSpec, serve_forks
 
-__all__ = ["ConsumerOrder", "Order", "RelayOrder"]
+__all__ = ["MODULE", "ConsumerSpec", "RelaySpec"]
 
-
-class _Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    backend: str
-    """Of the crash matrix: `postgres` or `sqlite`."""
-    store: str
-    schema: str | None
-    trap: Trap | None = None
-    """Where it dies."""
+MODULE: Final = "proof.chain.programs"
+"""The module of the fork server."""
 
 
-class RelayOrder(_Order, frozen=True, kw_only=True):
-    """For a relay."""
+class RelaySpec(ProgramSpec, frozen=True, kw_only=True):
+    """Runs a relay until it dies."""
 
     to: str
     """The transport's URL."""
 
 
-class ConsumerOrder(_Order, frozen=True, kw_only=True):
-    """For a consumer."""
+class ConsumerSpec(ProgramSpec, frozen=True, kw_only=True):
+    """Runs a consumer until it dies."""
 
     name: str
     url: str | None = None
-    """What its receiver reads. None: it is sent requests."""
+    """What its receiver reads. None: it receives HTTP requests."""
     port: int = 0
-    """Where it is sent them."""
-    onward: bool
-    """It publishes what it handles."""
+    """The port for them."""
+    publishes: bool
+    """Whether it publishes what it handles."""
     broken: str | None = None
-    """A mistake to make."""
-
-
-Order = RelayOrder | ConsumerOrder
+    """The mistake that it makes."""
 
 
 _LEASE: Final = timedelta(seconds=1)
 _PAUSE: Final = timedelta(milliseconds=200)
-_ENOUGH: Final = 1_000_000
-"""Relays die here by the dozen, and no message is to blame for it."""
+_NO_LIMIT: Final = 1_000_000
+"""Of deaths per message: processes are killed here by the dozen, and no message is the cause."""
 
 
-def main(order: RelayOrder) -> None:
-    """Deliver until dead."""
+def run_relay(spec: RelaySpec) -> None:
+    """Deliver until it dies."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(process)d %(message)s")
-    # A consumer that died is back in a moment, and waiting for it is not what is looked at here.
+    # A consumer that died is back soon; long pauses of the breaker would only make the run longer.
     Breaker.__init__.__kwdefaults__ = {"first": _PAUSE, "longest": _PAUSE}
-    asyncio.run(_run(order))
+    asyncio.run(_run_relay(spec))
 
 
-async def _run(order: RelayOrder) -> None:
-    mine = KillPoint(order.trap)
-    BACKENDS[order.backend].wire(mine)
+async def _run_relay(spec: RelaySpec) -> None:
+    kill_switch = KillSwitch(spec.kill, find_step(spec.kill))
+    BACKENDS[spec.backend].hook(kill_switch)
 
-    def transport() -> Transport:
-        nowhere = Path(os.devnull)
-        return KillableTransport(transport_from_url(order.to), mine, arrivals=nowhere, turnstile=Once(None))
+    def open_transport() -> Transport:
+        return KillableTransport(transport_from_url(spec.to), kill_switch)
 
     settings = DestinationSettings(
         name=DESTINATION, batch=10, window=40, send_timeout=timedelta(seconds=10),
         retry=RetryPolicy(attempts=None, first=timedelta(milliseconds=200), longest=timedelta(seconds=1)),
     )  # fmt: skip
     relay = Relay(
-        make_killable(open_store(order.store, names=Names(order.schema)), mine),
-        [Destination(transport, settings)],
+        make_store_killable(open_store(spec.store, names=Names(spec.schema)), kill_switch),
+        [Destination(open_transport, settings)],
         settings=RelaySettings(
             service="chain", lease=_LEASE, stale_after=_LEASE, watch_interval=timedelta(milliseconds=50),
-            poll_interval=timedelta(milliseconds=100), lone_cap=_ENOUGH,
+            poll_interval=timedelta(milliseconds=100), lone_cap=_NO_LIMIT,
         ),
     )  # fmt: skip
     await relay.run()
 
 
-_SETTINGS: Final = ConsumerSettings(concurrency=4, prefetch=40, deaths=1_000_000)
-"""Consumers die here by the dozen, and no message is to blame for it."""
+_SETTINGS: Final = ConsumerSettings(concurrency=4, prefetch=40, deaths=_NO_LIMIT)
 
 
-def run_consumer(order: ConsumerOrder) -> None:
-    """Handle until dead."""
+def run_consumer(spec: ConsumerSpec) -> None:
+    """Handle messages until it dies."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(process)d %(message)s")
-    asyncio.run(_consumer_run(order))
+    asyncio.run(_run_consumer(spec))
 
 
-async def _consumer_run(order: ConsumerOrder) -> None:
-    mine = KillPoint(order.trap, step=None if order.trap is None else STEPS[order.trap.point])
-    BACKENDS[order.backend].wire(mine)
-    if order.broken is not None:
-        BROKEN[order.broken].plant()
-    wire(mine)
-    receiver: Receiver = HttpReceiver() if order.url is None else receiver_from_url(order.url)
-    async with _database(order) as database:
+async def _run_consumer(spec: ConsumerSpec) -> None:
+    kill_switch = KillSwitch(spec.kill, find_consumer_step(spec.kill))
+    BACKENDS[spec.backend].hook(kill_switch)
+    if spec.broken is not None:
+        BROKEN[spec.broken].apply()
+    hook_consumer(kill_switch)
+    receiver: Receiver = HttpReceiver() if spec.url is None else receiver_from_url(spec.url)
+    async with _open_database(spec) as database:
         consumer = Consumer(
-            order.name, receiver=receiver, database=database, schema=order.schema, settings=_SETTINGS, types=TYPES
+            spec.name, receiver=receiver, database=database, schema=spec.schema, settings=_SETTINGS, types=TYPES
         )
-        consumer.on(Parcel)(make_handler_killable(_handler(order), mine))
+        consumer.on(NumberedEvent)(make_handler_killable(_make_handler(spec), kill_switch))
         if isinstance(receiver, HttpReceiver):
             async with consumer:
-                await _serve(make_app_killable(receiver.app, mine), order.port)
+                await _serve(make_app_killable(receiver.app, kill_switch), spec.port)
         else:
             await consumer.run()
 
 
 @asynccontextmanager
-async def _database(order: ConsumerOrder) -> AsyncIterator[object]:
-    if order.backend == "sqlite":
-        yield Path(parse_store_url(order.store).path)
+async def _open_database(spec: ConsumerSpec) -> AsyncIterator[object]:
+    if spec.backend == "sqlite":
+        yield Path(parse_store_url(spec.store).path)
         return
     async with asyncpg.create_pool(
-        order.store, connection_class=asyncpg.Connection, min_size=1, max_size=_SETTINGS.concurrency + 2,
-        server_settings={"search_path": order.schema or "public"},
+        spec.store, connection_class=asyncpg.Connection, min_size=1, max_size=_SETTINGS.concurrency + 2,
+        server_settings={"search_path": spec.schema or "public"},
     ) as pool:  # fmt: skip
         yield pool
 
 
-def _handler(order: ConsumerOrder) -> Callable[..., Any]:
-    """What a service does: one row of its own, and one message that tells of it."""
-    onward = outbox(Names(order.schema)) if order.onward else None
+def _make_handler(spec: ConsumerSpec) -> Callable[..., Any]:
+    """Return the handler of a service: it writes one row, and publishes one message about it."""
+    outbox = build_outbox(Names(spec.schema)) if spec.publishes else None
 
-    def on_sqlite(parcel: Parcel, tx: sqlite3.Connection) -> None:
-        tx.execute(insert("?"), (parcel.subject, parcel.key, parcel.number))
-        if onward is not None:
-            onward.publish(tx, parcel)
+    def handle_in_sqlite(event: NumberedEvent, tx: sqlite3.Connection) -> None:
+        tx.execute(format_insert("?"), (event.subject, event.key, event.number))
+        if outbox is not None:
+            outbox.publish(tx, event)
 
-    async def on_postgres(parcel: Parcel, tx: asyncpg.Connection[Any]) -> None:
-        await tx.execute(insert("$"), parcel.subject, parcel.key, parcel.number)
-        if onward is not None:
-            await onward.publish(tx, parcel)
+    async def handle_in_postgres(event: NumberedEvent, tx: asyncpg.Connection[Any]) -> None:
+        await tx.execute(format_insert("$"), event.subject, event.key, event.number)
+        if outbox is not None:
+            await outbox.publish(tx, event)
 
-    return on_sqlite if order.backend == "sqlite" else on_postgres
+    return handle_in_sqlite if spec.backend == "sqlite" else handle_in_postgres
 
 
 async def _serve(app: Callable[..., Any], port: int) -> None:
-    """At a port that the chain has reserved: see `proof.chain.lines`."""
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind(("127.0.0.1", port))
+    """Serve at a port that `proof.chain.lines` has reserved."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(("127.0.0.1", port))
         config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        await uvicorn.Server(config).serve(sockets=[listening])
+        await uvicorn.Server(config).serve(sockets=[listener])
 
 
-def _carry_out(line: bytes) -> None:
-    match msgspec.json.decode(line, type=Order):
-        case RelayOrder() as order:
-            main(order)
-        case ConsumerOrder() as order:
-            run_consumer(order)
+def _run_program(encoded: bytes) -> None:
+    match msgspec.json.decode(encoded, type=RelaySpec | ConsumerSpec):
+        case RelaySpec() as spec:
+            run_relay(spec)
+        case ConsumerSpec() as spec:
+            run_consumer(spec)
 
 
 if __name__ == "__main__":
-    serve_forks(_carry_out)
+    serve_forks(_run_program)

@@ -1,7 +1,7 @@
-"""The crash matrix: processes that die by SIGKILL at named points, and what became of the messages.
+"""The crash matrix: processes die by SIGKILL at named points, and afterwards every message is accounted for.
 
-`points` names the points, `steps` says where in the work each of them is, `stories` what is written before and must be
-true afterwards. `plays` runs one story on one store; `judge` weighs what is left; `report` tells it.
+`points` names the kill points, `steps` says where in the work each of them is, `scenarios` what is written before and
+expected afterwards. `matrix` executes the runs, each in an `environment` of its own; `judge` compares what is left.
 """
 
 from __future__ import annotations

@@ -1,51 +1,59 @@
-"""All points on all stores, one after the other."""
+"""The crash matrix: every kill point on every store, one run after the other."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from pillarbox.contracts.store import Selection, Store
 from pillarbox.message import State
-from proof.crash.deaths import BATCH, NotReached, die, is_in_company
-from proof.crash.points import Point
-from proof.crash.requests import redrive_all_failed
-from proof.crash.scene import LEASE, Scene
-from proof.crash.stories import STORIES, Story
-from proof.databases import BACKENDS, MakePlace, Place
-from proof.judge import Verdict, judge
-from proof.processes import Consumer, ForkServer, Program, TooLate, until
+from proof.crash.consumer import ConsumerProcess
+from proof.crash.environment import LEASE, Environment
+from proof.crash.judge import judge
+from proof.crash.points import KillPoint
+from proof.crash.programs import OperatorSpec, WriterSpec, apply_to_failed
+from proof.crash.scenarios import SCENARIOS, Scenario, Victim
+from proof.databases import BACKENDS, CreateDatabase, Database
+from proof.judge import Verdict
+from proof.kill_points import Kill
+from proof.messages import WRITER_KEY
+from proof.processes import ForkServer, Program, TimedOut, wait_until
 
-__all__ = ["Result", "Run", "Setting", "play", "run_all", "setting"]
+__all__ = ["Result", "Run", "SharedProcesses", "run_matrix", "run_scenario", "start_shared_processes"]
 
-PATIENCE: Final = 20.0
-"""Seconds."""
+TIMEOUT: Final = 20.0
+"""Seconds that each step of a run may take."""
+BATCH: Final = 2
+"""Messages in a writer's transaction, and in an operator's batch."""
+_BUSY: Final = 3
+"""So many arrivals show that a relay is at work."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run."""
+    """The result of one run."""
 
-    point: Point
+    point: KillPoint
     store: str
     nth: int
     verdict: Verdict | None = None
-    """None: nobody died where it was laid out."""
-    recovered: float | None = None
-    """Leases from the last death until every message was closed and every lane owned."""
-    trouble: str | None = None
+    """None: no process died at the point."""
+    recovery: float | None = None
+    """Leases from the last kill until every message was closed and every lane owned."""
+    not_reached: str | None = None
     """Why the point was not reached."""
     log: str = ""
-    """What the relays told, if it did not hold."""
+    """The logs of the programs, if the verdict does not hold."""
 
     @property
     def hit(self) -> bool:
-        """Somebody died where it was laid out, by SIGKILL."""
+        """Whether a process died at the point, by SIGKILL."""
         return self.verdict is not None
 
     @property
@@ -53,124 +61,237 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict is not None and self.verdict.holds
 
 
-def _nothing(_: Scene) -> None:
-    pass
-
-
-def play(
-    scene: Scene, *, nth: int, patience: float = PATIENCE, meanwhile: Callable[[Scene], None] = _nothing
-) -> Result:
-    """Run a story to its end. `patience` is how long each death is waited for, `meanwhile` comes right after it."""
-    told = Result(point=scene.point, store=scene.backend, nth=nth)
-    try:
-        died = die(scene, nth=nth, patience=patience)
-    except (TooLate, NotReached) as trouble:
-        return msgspec.structs.replace(told, trouble=str(trouble), log=scene.told())
-    recorded = scene.recorded()
-    meanwhile(scene)
-    survivor = died.survivor or scene.relay()
-    recovered, troubles = None, []
-    try:
-        recovered = _recover(scene, survivor, died_at=died.at)
-    except TooLate as late:
-        troubles.append(str(late))
-    evidence = scene.evidence(recorded=recorded, left=died.left, exit_code=survivor.stop())
-    verdict = judge(evidence, scene.story, alone=not is_in_company(scene, nth))
-    verdict = msgspec.structs.replace(verdict, faults=[*troubles, *verdict.faults])
-    log = "" if verdict.holds else scene.told()
-    return msgspec.structs.replace(told, verdict=verdict, recovered=recovered, log=log)
-
-
-def _recover(scene: Scene, survivor: Program, *, died_at: int) -> float:
-    """Until everything is closed, and every lane has its owner. Answers how many leases it took."""
-    story = scene.story
-    scene.arrivals.away.unlink(missing_ok=True)
-    scene.write(story.later)
-    if story.who == "operator":
-        scene.operate(lambda store: redrive_all_failed(store, story.action, batch=BATCH))
-    until(scene.is_drained, within=PATIENCE, what="every message is closed")
-    scene.wait_owner(survivor)
-    if story.forgets:
-        until(lambda: scene.count("pillarbox_relay") == 1, within=PATIENCE, what="the dead are forgotten")
-    recovered = (time.monotonic_ns() - died_at) / 1e9 / LEASE
-    if story.held is not None:
-        scene.operate(_redrive)
-        until(lambda: not scene.count("pillarbox_outbox"), within=PATIENCE, what="the held key goes on")
-    return recovered
-
-
-async def _redrive(store: Store) -> None:
-    await store.redrive(Selection(states=[State.FAILED]), by="the matrix", limit=BATCH)
-
-
 class Run(msgspec.Struct, frozen=True):
-    """One point, on one store, at one occurrence; if none is named, at the first one of its story."""
+    """One point, on one store, at one occurrence; if none is named, at the first one of its scenario."""
 
-    point: Point
+    point: KillPoint
     store: str
     occurrence: int = 0
 
     @property
     def nth(self) -> int:
-        return self.occurrence or STORIES[self.point].nths[0]
+        return self.occurrence or SCENARIOS[self.point].occurrences[0]
 
     @property
     def name(self) -> str:
         return f"{self.store}-{self.point.title}-{self.nth}"
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What all runs share: the consumer, and where the programs come from."""
+class SharedProcesses(msgspec.Struct, frozen=True):
+    """What all runs share: the consumer, and the fork server that starts their programs."""
 
     folder: Path
-    consumer: Consumer
+    consumer: ConsumerProcess
     fork_server: ForkServer
 
-    def scene(self, point: Point, story: Story, *, backend: str, place: Place, name: str) -> Scene:
-        """For one run of a story. No two share a name."""
+    def make_environment(
+        self, point: KillPoint, scenario: Scenario, *, backend: str, database: Database, name: str
+    ) -> Environment:
+        """Make the environment of one run. No two share a name."""
         folder = self.folder / name
         folder.mkdir()
-        return Scene(
+        return Environment(
             point,
-            story,
+            scenario,
             backend=backend,
-            place=place,
+            database=database,
             folder=folder,
             consumer=self.consumer,
             fork_server=self.fork_server,
         )
 
-    def played(self, run: Run, make: MakePlace) -> Result:
-        """One run, in a place of its own."""
+    def execute(self, run: Run, create: CreateDatabase) -> Result:
+        """Execute one run, on a database of its own."""
         folder = self.folder / f"{run.name}.store"
         folder.mkdir()
-        story = STORIES[run.point]
-        with make(folder) as place, self.scene(
-            run.point, story, backend=run.store, place=place, name=run.name
-        ) as scene:  # fmt: skip
-            return play(scene, nth=run.nth)
-
-
-def runs(points: Sequence[Point], store: str) -> list[Run]:
-    """Every occurrence at which these points are tried."""
-    return [Run(point, store, nth) for point in points for nth in STORIES[point].nths]
+        scenario = SCENARIOS[run.point]
+        with create(folder) as database, self.make_environment(
+            run.point, scenario, backend=run.store, database=database, name=run.name
+        ) as environment:  # fmt: skip
+            return run_scenario(environment, nth=run.nth)
 
 
 @contextmanager
-def setting(folder: Path) -> Iterator[Setting]:
-    """Consumer and nursery, ended afterwards."""
-    with Consumer(folder) as consumer, ForkServer(folder) as fork_server:
-        yield Setting(folder, consumer, fork_server)
+def start_shared_processes(folder: Path) -> Iterator[SharedProcesses]:
+    """Start the consumer and the fork server, and end them after the block."""
+    with ConsumerProcess(folder) as consumer, ForkServer(folder, module="proof.crash.programs") as fork_server:
+        yield SharedProcesses(folder, consumer, fork_server)
 
 
-def run_all(points: Sequence[Point], stores: Sequence[str], *, told: Callable[[Result], None]) -> list[Result]:
-    """The matrix. Tells of each result as it comes. `Unserved` before the first, if a store cannot be had."""
+def run_matrix(
+    points: Sequence[KillPoint], stores: Sequence[str], *, on_result: Callable[[Result], None]
+) -> list[Result]:
+    """Execute every run. `ServerMissing` before the first, if a store cannot be reached."""
     results = []
     with ExitStack() as stack:
-        makes = {store: stack.enter_context(BACKENDS[store].open_places()) for store in stores}
+        factories = {store: stack.enter_context(BACKENDS[store].find()) for store in stores}
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pillarbox-crash-"))
-        shared = stack.enter_context(setting(Path(folder)))
-        for run in (run for store in stores for run in runs(points, store)):
-            results.append(shared.played(run, makes[run.store]))
-            told(results[-1])
+        shared = stack.enter_context(start_shared_processes(Path(folder)))
+        runs = [Run(point, store, nth) for store in stores for point in points for nth in SCENARIOS[point].occurrences]
+        for run in runs:
+            results.append(shared.execute(run, factories[run.store]))
+            on_result(results[-1])
     return results
+
+
+# --- one run ---
+
+
+class NotReached(Exception):
+    """No process died at its point. The text says what happened instead."""
+
+
+class KillResult(msgspec.Struct, frozen=True):
+    """When the process died, which relay goes on if one is there, and how many messages were failed then."""
+
+    at: int
+    """On the monotonic clock, in nanoseconds."""
+    survivor: Program | None = None
+    still_failed: int = 0
+
+
+def _do_nothing(_: Environment) -> None:
+    pass
+
+
+def run_scenario(
+    environment: Environment,
+    *,
+    nth: int,
+    timeout: float = TIMEOUT,
+    after_kill: Callable[[Environment], None] = _do_nothing,
+) -> Result:
+    """Run a scenario to its end. Each kill may take `timeout` seconds; `after_kill` is called right after the last."""
+    result = Result(point=environment.point, store=environment.backend, nth=nth)
+    try:
+        killed = _KILLS[environment.scenario.victim](environment, nth, timeout)
+    except (TimedOut, NotReached) as reason:
+        return msgspec.structs.replace(result, not_reached=str(reason), log=environment.read_logs())
+    delivered = environment.read_delivered()
+    after_kill(environment)
+    survivor = killed.survivor or environment.start_relay()
+    recovery, faults = None, []
+    try:
+        recovery = _recover(environment, survivor, killed_at=killed.at)
+    except TimedOut as late:
+        faults.append(str(late))
+    evidence = environment.collect_evidence(
+        recorded=delivered, still_failed=killed.still_failed, exit_code=survivor.stop()
+    )
+    verdict = judge(evidence, environment.scenario, alone=not _has_second_relay(environment, nth))
+    verdict = msgspec.structs.replace(verdict, faults=[*faults, *verdict.faults])
+    log = "" if verdict.holds else environment.read_logs()
+    return msgspec.structs.replace(result, verdict=verdict, recovery=recovery, log=log)
+
+
+def _recover(environment: Environment, survivor: Program, *, killed_at: int) -> float:
+    """Wait until everything is closed, and every lane has its owner. Return how many leases it took."""
+    scenario = environment.scenario
+    environment.arrivals.down_file.unlink(missing_ok=True)
+    environment.write(scenario.load_after)
+    if scenario.victim == "operator":
+        environment.operate(lambda store: apply_to_failed(store, scenario.action, batch=BATCH))
+    wait_until(environment.is_drained, within=TIMEOUT, what="every message is closed")
+    environment.wait_for_owner(survivor)
+    if scenario.forgets_relays:
+        wait_until(lambda: environment.count("pillarbox_relay") == 1, within=TIMEOUT, what="dead relays are forgotten")
+    recovery = (time.monotonic_ns() - killed_at) / 1e9 / LEASE
+    if scenario.held is not None:
+        environment.operate(_redrive)
+        wait_until(lambda: not environment.count("pillarbox_outbox"), within=TIMEOUT, what="the held key goes on")
+    return recovery
+
+
+async def _redrive(store: Store) -> None:
+    await store.redrive(Selection(states=[State.FAILED]), by="the matrix", limit=BATCH)
+
+
+# --- the kill ---
+
+
+def _has_second_relay(environment: Environment, nth: int) -> bool:
+    """Return whether another relay is at work when one is killed."""
+    return environment.scenario.victim == "relay" and nth > 1
+
+
+def _kill_relay(environment: Environment, nth: int, timeout: float) -> KillResult:
+    if _has_second_relay(environment, nth):
+        return _kill_one_of_two(environment, nth, timeout)
+    scenario = environment.scenario
+    environment.load()
+    for point in scenario.earlier_kills:
+        _start_and_kill(environment, point, 1, timeout)
+    environment.write(scenario.load_before_last)
+    for _ in range(scenario.kills - 1):
+        _start_and_kill(environment, environment.point, nth, timeout)
+    kill = environment.plan_kill(environment.point, nth)
+    relay = environment.start_relay(kill=kill)
+    second = _start_second_relay(environment, relay, timeout) if scenario.second_relay_joins else None
+    if scenario.stops_gracefully:
+        wait_until(lambda: len(environment.arrivals.read()) >= _BUSY, within=timeout, what="messages arrive")
+        relay.terminate()
+    return KillResult(_wait_for_kill(environment, relay, kill, timeout), second)
+
+
+def _kill_one_of_two(environment: Environment, nth: int, timeout: float) -> KillResult:
+    """Have two relays share the lanes before there is anything to deliver."""
+    other = environment.start_relay()
+    environment.wait_for_owner(other)
+    kill = environment.plan_kill(environment.point, nth)
+    relay = environment.start_relay(kill=kill)
+    wait_until(lambda: environment.owns_any(relay) or relay.has_ended, within=timeout, what="lanes are shared")
+    environment.load()
+    return KillResult(_wait_for_kill(environment, relay, kill, timeout), other)
+
+
+def _start_second_relay(environment: Environment, owner: Program, timeout: float) -> Program:
+    """Start another relay when one owns all lanes."""
+    wait_until(lambda: environment.owns_all(owner) or owner.has_ended, within=timeout, what="lanes are taken")
+    return environment.start_relay()
+
+
+def _start_and_kill(environment: Environment, point: KillPoint, nth: int, timeout: float) -> None:
+    kill = environment.plan_kill(point, nth)
+    _wait_for_kill(environment, environment.start_relay(kill=kill), kill, timeout)
+
+
+def _kill_writer(environment: Environment, nth: int, timeout: float) -> KillResult:
+    survivor = environment.start_relay()
+    environment.load()
+    kill = environment.plan_kill(environment.point, nth)
+    spec = WriterSpec(
+        backend=environment.backend, store=environment.database.url(), schema=environment.database.names.schema,
+        kill=kill, key=WRITER_KEY, transactions=nth + 1, messages=BATCH,
+    )  # fmt: skip
+    return KillResult(_wait_for_kill(environment, environment.start(spec), kill, timeout), survivor)
+
+
+def _kill_operator(environment: Environment, nth: int, timeout: float) -> KillResult:
+    survivor = environment.start_relay()
+    environment.load()
+    failed = len(environment.scenario.redriven)
+    wait_until(lambda: environment.count_failed() == failed, within=timeout, what=f"{failed} messages are failed")
+    kill = environment.plan_kill(environment.point, nth)
+    spec = OperatorSpec(
+        backend=environment.backend, store=environment.database.url(), schema=environment.database.names.schema,
+        kill=kill, action=environment.scenario.action, batch=BATCH,
+    )  # fmt: skip
+    at = _wait_for_kill(environment, environment.start(spec), kill, timeout)
+    return KillResult(at, survivor, environment.count_failed())
+
+
+_KILLS: Final[Mapping[Victim, Callable[[Environment, int, float], KillResult]]] = MappingProxyType(
+    {"relay": _kill_relay, "writer": _kill_writer, "operator": _kill_operator}
+)
+
+
+def _wait_for_kill(environment: Environment, program: Program, kill: Kill, timeout: float) -> int:
+    """Wait until the program dies at its point. Return when it died."""
+    try:
+        wait_until(lambda: program.has_ended, within=timeout, what=f"it comes to {kill.point}")
+    except TimedOut as late:
+        raise NotReached(str(late)) from None
+    record = environment.read_kill_record(kill)
+    if record is None or not program.was_killed:
+        raise NotReached(f"it ended with code {program.exit_code} before it came to {kill.point}")
+    return record.at

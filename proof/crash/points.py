@@ -1,36 +1,20 @@
-"""Where a process dies, and what must be true afterwards. One name, one place, one sentence each."""
+"""The kill points of the crash matrix: where a process dies, and what must be true afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, unique
+from enum import unique
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Final
 
-__all__ = ["REQUIRED", "Point", "PointBase"]
+from proof.kill_points import KillPointBase
 
-
-class PointBase(Enum):
-    """`dies` is where, `then` what must happen."""
-
-    def __init__(self, dies: str, then: str) -> None:
-        self.dies = dies
-        self.then = then
-
-    @property
-    def title(self) -> str:
-        """The name that people read and type: `claim-uncommitted`."""
-        return self.name.lower().replace("_", "-")
-
-    @classmethod
-    def titled(cls, title: str) -> Self:
-        """The point of that name; `KeyError` for none."""
-        return cls[title.upper().replace("-", "_")]
+__all__ = ["REQUIRED", "KillPoint"]
 
 
 @unique
-class Point(PointBase):
-    """Of the matrix. Nothing lost, invented or overtaken holds after every one of them."""
+class KillPoint(KillPointBase):
+    """Where a process dies. After every one of them, nothing is lost, invented or out of order."""
 
     # joining, and owning lanes
     JOIN_CALLED = (
@@ -327,13 +311,13 @@ class Point(PointBase):
     )
 
 
-REQUIRED: Final[Mapping[str, Point]] = MappingProxyType(
+REQUIRED: Final[Mapping[str, KillPoint]] = MappingProxyType(
     {
-        "before any publish": Point.CLAIMED,
-        "after some publishes (ten claimed, six published)": Point.SOME_SENT,
-        "during settle": Point.SETTLE_HALFWAY,
-        "after settle, before cleanup": Point.PURGE_CALLED,
-        "during the broker call": Point.UNANSWERED,
+        "before any publish": KillPoint.CLAIMED,
+        "after some publishes (ten claimed, six published)": KillPoint.SOME_SENT,
+        "during settle": KillPoint.SETTLE_HALFWAY,
+        "after settle, before cleanup": KillPoint.PURGE_CALLED,
+        "during the broker call": KillPoint.UNANSWERED,
     }
 )
-"""The crash points that an outbox is commonly asked about, and ours for each."""
+"""The crash points that every outbox is asked about, and the one that shows each."""

@@ -1,97 +1,46 @@
-"""Where in the work each point is: which call, how far it has come, and which of many such calls."""
+"""The step of each kill point: which call, at which stage, and which of many such calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from pillarbox.contracts.store import Claim, Settlement
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.ordering import LONE_STRIKES
-from proof.crash.points import Point
-from proof.messages import DESTINATION, POISONOUS, Parcel
+from proof.crash.points import KillPoint
+from proof.kill_points import Call, Kill, Stage, Step
+from proof.messages import DESTINATION, POISON, NumberedEvent
 
-__all__ = ["STEPS", "Call", "Stage", "Step"]
-
-
-class Stage(Enum):
-    """How far a call has come."""
-
-    CALLED = auto()
-    HALFWAY = auto()
-    """Some of its statements have run."""
-    UNCOMMITTED = auto()
-    """All of them have; the next one is COMMIT."""
-    TAKEN = auto()
-    """The consumer has the request, and its answer was not read."""
-    ANSWERED = auto()
-    """It is done, and the caller has not heard yet."""
-
-    @property
-    def is_in_transaction(self) -> bool:
-        return self in (Stage.HALFWAY, Stage.UNCOMMITTED)
+__all__ = ["STEPS", "find_step"]
 
 
-class Call(msgspec.Struct):
-    """One call of a store, a transport or a writer."""
-
-    name: str
-    given: Sequence[Any] = ()
-    options: Mapping[str, Any] = {}
-    result: Any = None
-    """Once it is answered."""
-    writes: int = 0
-    """How many statements that change rows it has run."""
-    changed: int = 0
-    """How many rows they changed."""
-    recorded: int = 0
-    """How many deliveries the process had recorded when it called."""
-
-
-def _always(_: Call) -> bool:
-    return True
-
-
-class Step(msgspec.Struct, frozen=True):
-    """A moment: a call of this name, at this stage, that fits."""
-
-    call: str
-    stage: Stage
-    when: Callable[[Call], bool] = _always
-    writes: int = 1
-    """After so many statements that change rows it is halfway."""
-
-    def is_at(self, call: Call, stage: Stage) -> bool:
-        return self.call == call.name and self.stage is stage and self.when(call)
-
-
-def _settlement(call: Call) -> Settlement:
-    settlement: Settlement = call.given[1]
+def _settlement_from(call: Call) -> Settlement:
+    settlement: Settlement = call.args[1]
     return settlement
 
 
 def _delivers(call: Call) -> bool:
-    return bool(_settlement(call).delivered)
+    return bool(_settlement_from(call).delivered)
 
 
 def _delivers_six(call: Call) -> bool:
-    return len(_settlement(call).delivered) == 6
+    return len(_settlement_from(call).delivered) == 6
 
 
 def _gives_back(call: Call) -> bool:
-    return bool(_settlement(call).returned)
+    return bool(_settlement_from(call).returned)
 
 
-def _makes(waits: Waits) -> Callable[[Call], bool]:
-    return lambda call: any(trouble.waits is waits for trouble in _settlement(call).failures)
+def _waits_as(waits: Waits) -> Callable[[Call], bool]:
+    return lambda call: any(failure.waits is waits for failure in _settlement_from(call).failures)
 
 
-def _closes(state: State) -> Callable[[Call], bool]:
-    return lambda call: any(trouble.state is state for trouble in _settlement(call).failures)
+def _closes_as(state: State) -> Callable[[Call], bool]:
+    return lambda call: any(failure.state is state for failure in _settlement_from(call).failures)
 
 
 def _parks(call: Call) -> bool:
@@ -99,23 +48,23 @@ def _parks(call: Call) -> bool:
 
 
 def _is_alone(call: Call) -> bool:
-    claim: Claim = call.given[1]
+    claim: Claim = call.args[1]
     return claim.strikes >= LONE_STRIKES
 
 
-def _for_the_consumer(call: Call) -> bool:
-    return bool(call.given[1] == DESTINATION)
+def _is_for_consumer(call: Call) -> bool:
+    return bool(call.args[1] == DESTINATION)
 
 
-def _found_some(call: Call) -> bool:
+def _has_result(call: Call) -> bool:
     return bool(call.result)
 
 
-def _moved_some(call: Call) -> bool:
+def _moved_any(call: Call) -> bool:
     return bool(call.result.count)
 
 
-def _changes_some(call: Call) -> bool:
+def _changes_any(call: Call) -> bool:
     return call.changed > 0
 
 
@@ -123,103 +72,108 @@ def _has_recorded(call: Call) -> bool:
     return call.recorded > 0
 
 
-def _has_some_to_purge(call: Call) -> bool:
-    return call.given[0] is State.DELIVERED and _has_recorded(call)
+def _has_any_to_purge(call: Call) -> bool:
+    return call.args[0] is State.DELIVERED and _has_recorded(call)
 
 
-def _messages(call: Call) -> Sequence[Message]:
-    messages: Sequence[Message] = call.given[0]
+def _messages_from(call: Call) -> Sequence[Message]:
+    messages: Sequence[Message] = call.args[0]
     return messages
 
 
-def _again(call: Call) -> bool:
-    return any(message.attempts for message in _messages(call))
+def _is_retry(call: Call) -> bool:
+    return any(message.attempts for message in _messages_from(call))
 
 
 def _gets_no_answer(call: Call) -> bool:
-    return any(msgspec.json.decode(message.payload, type=Parcel).silent for message in _messages(call))
+    return any(msgspec.json.decode(message.payload, type=NumberedEvent).silent for message in _messages_from(call))
 
 
-def _poisonous(call: Call) -> bool:
-    return any(message.subject == POISONOUS for message in _messages(call))
+def _has_poison(call: Call) -> bool:
+    return any(message.subject == POISON for message in _messages_from(call))
 
 
-_RETRIES: Final = _makes(Waits.RETRY)
-_FAILS: Final = _closes(State.FAILED)
-_SKIPS: Final = _closes(State.SKIPPED)
-_HOLDS: Final = _makes(Waits.HELD)
+_RETRIES: Final = _waits_as(Waits.RETRY)
+_FAILS: Final = _closes_as(State.FAILED)
+_SKIPS: Final = _closes_as(State.SKIPPED)
+_HOLDS: Final = _waits_as(Waits.HELD)
 
-STEPS: Final[Mapping[Point, Step]] = MappingProxyType(
+STEPS: Final[Mapping[KillPoint, Step]] = MappingProxyType(
     {
-        Point.JOIN_CALLED: Step("register", Stage.CALLED),
-        Point.JOIN_UNCOMMITTED: Step("register", Stage.UNCOMMITTED),
-        Point.JOINED: Step("register", Stage.ANSWERED),
-        Point.TAKE_CALLED: Step("take", Stage.CALLED, _for_the_consumer),
-        Point.TAKE_HALFWAY: Step("take", Stage.HALFWAY, _for_the_consumer, writes=2),
-        Point.TAKE_UNCOMMITTED: Step("take", Stage.UNCOMMITTED, _for_the_consumer),
-        Point.TAKEN: Step("take", Stage.ANSWERED, _for_the_consumer),
-        Point.INHERIT_HALFWAY: Step("take", Stage.HALFWAY, _for_the_consumer, writes=3),
-        Point.INHERIT_UNCOMMITTED: Step("take", Stage.UNCOMMITTED, _for_the_consumer),
-        Point.INHERITED: Step("take", Stage.ANSWERED, _for_the_consumer),
-        Point.RENEW_CALLED: Step("renew", Stage.CALLED),
-        Point.RENEW_UNCOMMITTED: Step("renew", Stage.UNCOMMITTED),
-        Point.RENEWED: Step("renew", Stage.ANSWERED),
-        Point.RELEASE_CALLED: Step("release", Stage.CALLED),
-        Point.RELEASE_HALFWAY: Step("release", Stage.HALFWAY),
-        Point.RELEASE_UNCOMMITTED: Step("release", Stage.UNCOMMITTED),
-        Point.RELEASED: Step("release", Stage.ANSWERED),
-        Point.FORGET_UNCOMMITTED: Step("forget", Stage.UNCOMMITTED, _changes_some),
-        Point.READ_CALLED: Step("read", Stage.CALLED, _has_recorded),
-        Point.READ: Step("read", Stage.ANSWERED, lambda call: bool(call.result.messages)),
-        Point.CLAIM_CALLED: Step("claim", Stage.CALLED),
-        Point.CLAIM_UNCOMMITTED: Step("claim", Stage.UNCOMMITTED),
-        Point.CLAIMED: Step("claim", Stage.ANSWERED),
-        Point.PARK_UNCOMMITTED: Step("claim", Stage.UNCOMMITTED, _parks),
-        Point.PARKED: Step("claim", Stage.ANSWERED, _parks),
-        Point.SEND_CALLED: Step("send", Stage.CALLED),
-        Point.SOME_SENT: Step("send", Stage.ANSWERED),
-        Point.SOME_SETTLED: Step("settle", Stage.ANSWERED, _delivers_six),
-        Point.UNANSWERED: Step("send", Stage.TAKEN, _gets_no_answer),
-        Point.ANSWERED: Step("send", Stage.ANSWERED),
-        Point.SETTLE_CALLED: Step("settle", Stage.CALLED, _delivers),
-        Point.SETTLE_HALFWAY: Step("settle", Stage.HALFWAY, _delivers),
-        Point.SETTLE_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _delivers),
-        Point.SETTLED: Step("settle", Stage.ANSWERED, _delivers),
-        Point.RETRY_CALLED: Step("settle", Stage.CALLED, _RETRIES),
-        Point.RETRY_HALFWAY: Step("settle", Stage.HALFWAY, _RETRIES),
-        Point.RETRY_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _RETRIES),
-        Point.RETRY_RECORDED: Step("settle", Stage.ANSWERED, _RETRIES),
-        Point.RETRY_DUE: Step("read_due", Stage.ANSWERED, _found_some),
-        Point.RETRY_ANSWERED: Step("send", Stage.ANSWERED, _again),
-        Point.FREED: Step("read_key", Stage.ANSWERED, _found_some),
-        Point.FAIL_CALLED: Step("settle", Stage.CALLED, _FAILS),
-        Point.FAIL_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _FAILS),
-        Point.FAILED: Step("settle", Stage.ANSWERED, _FAILS),
-        Point.HOLD_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _HOLDS),
-        Point.HELD: Step("settle", Stage.ANSWERED, _HOLDS),
-        Point.FORWARD_UNCOMMITTED: Step("redrive", Stage.UNCOMMITTED, _changes_some),
-        Point.FORWARDED: Step("redrive", Stage.ANSWERED, _moved_some),
-        Point.SKIP_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _SKIPS),
-        Point.SKIPPED: Step("settle", Stage.ANSWERED, _SKIPS),
-        Point.GIVE_BACK_CALLED: Step("settle", Stage.CALLED, _gives_back),
-        Point.GIVE_BACK_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _gives_back),
-        Point.GIVEN_BACK: Step("settle", Stage.ANSWERED, _gives_back),
-        Point.PROBED: Step("ping", Stage.ANSWERED),
-        Point.LONE_CLAIMED: Step("claim", Stage.ANSWERED, _is_alone),
-        Point.POISON: Step("send", Stage.CALLED, _poisonous),
-        Point.LEAVE_CALLED: Step("leave", Stage.CALLED),
-        Point.LEAVE_UNCOMMITTED: Step("leave", Stage.UNCOMMITTED),
-        Point.LEFT: Step("leave", Stage.ANSWERED),
-        Point.PURGE_CALLED: Step("purge", Stage.CALLED, _has_some_to_purge),
-        Point.PURGE_UNCOMMITTED: Step("purge", Stage.UNCOMMITTED, _changes_some),
-        Point.PURGED: Step("purge", Stage.ANSWERED, _found_some),
-        Point.ARCHIVED: Step("purge_ids", Stage.CALLED),
-        Point.WRITE_HALFWAY: Step("write", Stage.HALFWAY),
-        Point.WRITE_UNCOMMITTED: Step("write", Stage.UNCOMMITTED),
-        Point.WRITTEN: Step("write", Stage.ANSWERED),
-        Point.REDRIVE_UNCOMMITTED: Step("redrive", Stage.UNCOMMITTED),
-        Point.REDRIVEN: Step("redrive", Stage.ANSWERED),
-        Point.DISCARD_UNCOMMITTED: Step("discard", Stage.UNCOMMITTED),
+        KillPoint.JOIN_CALLED: Step("register", Stage.CALLED),
+        KillPoint.JOIN_UNCOMMITTED: Step("register", Stage.UNCOMMITTED),
+        KillPoint.JOINED: Step("register", Stage.ANSWERED),
+        KillPoint.TAKE_CALLED: Step("take", Stage.CALLED, _is_for_consumer),
+        KillPoint.TAKE_HALFWAY: Step("take", Stage.HALFWAY, _is_for_consumer, writes=2),
+        KillPoint.TAKE_UNCOMMITTED: Step("take", Stage.UNCOMMITTED, _is_for_consumer),
+        KillPoint.TAKEN: Step("take", Stage.ANSWERED, _is_for_consumer),
+        KillPoint.INHERIT_HALFWAY: Step("take", Stage.HALFWAY, _is_for_consumer, writes=3),
+        KillPoint.INHERIT_UNCOMMITTED: Step("take", Stage.UNCOMMITTED, _is_for_consumer),
+        KillPoint.INHERITED: Step("take", Stage.ANSWERED, _is_for_consumer),
+        KillPoint.RENEW_CALLED: Step("renew", Stage.CALLED),
+        KillPoint.RENEW_UNCOMMITTED: Step("renew", Stage.UNCOMMITTED),
+        KillPoint.RENEWED: Step("renew", Stage.ANSWERED),
+        KillPoint.RELEASE_CALLED: Step("release", Stage.CALLED),
+        KillPoint.RELEASE_HALFWAY: Step("release", Stage.HALFWAY),
+        KillPoint.RELEASE_UNCOMMITTED: Step("release", Stage.UNCOMMITTED),
+        KillPoint.RELEASED: Step("release", Stage.ANSWERED),
+        KillPoint.FORGET_UNCOMMITTED: Step("forget", Stage.UNCOMMITTED, _changes_any),
+        KillPoint.READ_CALLED: Step("read", Stage.CALLED, _has_recorded),
+        KillPoint.READ: Step("read", Stage.ANSWERED, lambda call: bool(call.result.messages)),
+        KillPoint.CLAIM_CALLED: Step("claim", Stage.CALLED),
+        KillPoint.CLAIM_UNCOMMITTED: Step("claim", Stage.UNCOMMITTED),
+        KillPoint.CLAIMED: Step("claim", Stage.ANSWERED),
+        KillPoint.PARK_UNCOMMITTED: Step("claim", Stage.UNCOMMITTED, _parks),
+        KillPoint.PARKED: Step("claim", Stage.ANSWERED, _parks),
+        KillPoint.SEND_CALLED: Step("send", Stage.CALLED),
+        KillPoint.SOME_SENT: Step("send", Stage.ANSWERED),
+        KillPoint.SOME_SETTLED: Step("settle", Stage.ANSWERED, _delivers_six),
+        KillPoint.UNANSWERED: Step("send", Stage.TAKEN, _gets_no_answer),
+        KillPoint.ANSWERED: Step("send", Stage.ANSWERED),
+        KillPoint.SETTLE_CALLED: Step("settle", Stage.CALLED, _delivers),
+        KillPoint.SETTLE_HALFWAY: Step("settle", Stage.HALFWAY, _delivers),
+        KillPoint.SETTLE_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _delivers),
+        KillPoint.SETTLED: Step("settle", Stage.ANSWERED, _delivers),
+        KillPoint.RETRY_CALLED: Step("settle", Stage.CALLED, _RETRIES),
+        KillPoint.RETRY_HALFWAY: Step("settle", Stage.HALFWAY, _RETRIES),
+        KillPoint.RETRY_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _RETRIES),
+        KillPoint.RETRY_RECORDED: Step("settle", Stage.ANSWERED, _RETRIES),
+        KillPoint.RETRY_DUE: Step("read_due", Stage.ANSWERED, _has_result),
+        KillPoint.RETRY_ANSWERED: Step("send", Stage.ANSWERED, _is_retry),
+        KillPoint.FREED: Step("read_key", Stage.ANSWERED, _has_result),
+        KillPoint.FAIL_CALLED: Step("settle", Stage.CALLED, _FAILS),
+        KillPoint.FAIL_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _FAILS),
+        KillPoint.FAILED: Step("settle", Stage.ANSWERED, _FAILS),
+        KillPoint.HOLD_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _HOLDS),
+        KillPoint.HELD: Step("settle", Stage.ANSWERED, _HOLDS),
+        KillPoint.FORWARD_UNCOMMITTED: Step("redrive", Stage.UNCOMMITTED, _changes_any),
+        KillPoint.FORWARDED: Step("redrive", Stage.ANSWERED, _moved_any),
+        KillPoint.SKIP_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _SKIPS),
+        KillPoint.SKIPPED: Step("settle", Stage.ANSWERED, _SKIPS),
+        KillPoint.GIVE_BACK_CALLED: Step("settle", Stage.CALLED, _gives_back),
+        KillPoint.GIVE_BACK_UNCOMMITTED: Step("settle", Stage.UNCOMMITTED, _gives_back),
+        KillPoint.GIVEN_BACK: Step("settle", Stage.ANSWERED, _gives_back),
+        KillPoint.PROBED: Step("ping", Stage.ANSWERED),
+        KillPoint.LONE_CLAIMED: Step("claim", Stage.ANSWERED, _is_alone),
+        KillPoint.POISON: Step("send", Stage.CALLED, _has_poison),
+        KillPoint.LEAVE_CALLED: Step("leave", Stage.CALLED),
+        KillPoint.LEAVE_UNCOMMITTED: Step("leave", Stage.UNCOMMITTED),
+        KillPoint.LEFT: Step("leave", Stage.ANSWERED),
+        KillPoint.PURGE_CALLED: Step("purge", Stage.CALLED, _has_any_to_purge),
+        KillPoint.PURGE_UNCOMMITTED: Step("purge", Stage.UNCOMMITTED, _changes_any),
+        KillPoint.PURGED: Step("purge", Stage.ANSWERED, _has_result),
+        KillPoint.ARCHIVED: Step("purge_ids", Stage.CALLED),
+        KillPoint.WRITE_HALFWAY: Step("write", Stage.HALFWAY),
+        KillPoint.WRITE_UNCOMMITTED: Step("write", Stage.UNCOMMITTED),
+        KillPoint.WRITTEN: Step("write", Stage.ANSWERED),
+        KillPoint.REDRIVE_UNCOMMITTED: Step("redrive", Stage.UNCOMMITTED),
+        KillPoint.REDRIVEN: Step("redrive", Stage.ANSWERED),
+        KillPoint.DISCARD_UNCOMMITTED: Step("discard", Stage.UNCOMMITTED),
     }
 )
-"""Every point has its step."""
+"""Every kill point has its step."""
+
+
+def find_step(kill: Kill | None) -> Step | None:
+    """Return the step of the point that a process dies at; None for a process that does not."""
+    return None if kill is None else STEPS[KillPoint.find(kill.point)]

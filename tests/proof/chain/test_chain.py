@@ -1,6 +1,6 @@
-"""The short form of the chain: everybody between A and C dies at every point, and every effect happens once, in order.
+"""A short form of the chain: every process between A and C dies at every point; every effect happens once, in order.
 
-How long it takes is the machine's business; how often somebody dies, and where, is not left to chance.
+How often each process dies, and where, is fixed; how long the run takes is not.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Final
 
 import pytest
 
-from proof.chain import lines as brokers
-from proof.chain import lines as http
-from proof.chain.lines import LINES, Line
-from proof.chain.run import Script, run
+from proof.chain.lines import LINES, Line, build_broker_line, build_http_line
+from proof.chain.run import Scenario, run
 from proof.processes import ForkServer
 from tests.support.nats_server import NatsServer
 from tests.support.servers import found
@@ -25,28 +23,30 @@ _PATIENCE: Final = 200.0
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    folder = tmp_path / "line"
-    folder.mkdir()
-    return folder
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "line"
+    path.mkdir()
+    return path
 
 
 @pytest.fixture(params=LINES)
-def line(request: pytest.FixtureRequest, place: Path) -> Iterator[Line]:
+def line(request: pytest.FixtureRequest, folder: Path) -> Iterator[Line]:
     """With servers as all tests find them: missing, they are skipped, or in CI a failure."""
     if request.param == "http":
-        with http.line(place) as made:
+        with build_http_line(folder) as made:
             yield made
         return
     url, _ = request.getfixturevalue("postgres_url"), request.getfixturevalue("rabbitmq_url")
-    with found(NatsServer(), environ=os.environ), brokers.build_broker_line(place, database=url) as made:
+    with found(NatsServer(), environ=os.environ), build_broker_line(folder, database=url) as made:
         yield made
 
 
 @pytest.mark.timeout(300)
-def test_whatever_dies_every_effect_happens_once_and_in_order(line: Line, place: Path, fork_server: ForkServer) -> None:
-    script = Script(kills=_KILLS, seed=1, seconds=_PATIENCE)
-    result = run("short", line, script, fork_server=fork_server, folder=place)
+def test_whatever_dies_every_effect_happens_once_and_in_order(
+    line: Line, folder: Path, fork_server: ForkServer
+) -> None:
+    scenario = Scenario(kills=_KILLS, seed=1, seconds=_PATIENCE)
+    result = run("short", line, scenario, fork_server=fork_server, folder=folder)
     print(result.log)  # noqa: T201 - shown when the test fails
     assert result.verdict.holds, result.verdict
     assert result.kills == sum(_KILLS.values())

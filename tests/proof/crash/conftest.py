@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from proof.crash.matrix import Setting, setting
-from proof.databases import MakePlace, SqlitePlace, in_database, in_server, in_sqlite
+from proof.crash.matrix import SharedProcesses, start_shared_processes
+from proof.databases import CreateDatabase, SqliteDatabase, find_sqlite, make_database_factory, make_schema_factory
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    """The consumer, and where the programs come from."""
-    with setting(tmp_path_factory.mktemp("crash")) as everything:
-        yield everything
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedProcesses]:
+    """The consumer and the fork server."""
+    with start_shared_processes(tmp_path_factory.mktemp("crash")) as shared_processes:
+        yield shared_processes
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
@@ -22,19 +22,19 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make_place(store: str, request: pytest.FixtureRequest) -> Iterator[MakePlace]:
-    """Places on that store, removed after each."""
+def create_database(store: str, request: pytest.FixtureRequest) -> Iterator[CreateDatabase]:
+    """Creates databases on that store, and removes them."""
     if store == "postgres":
-        yield in_database(request.getfixturevalue("postgres_url"))
+        yield make_schema_factory(request.getfixturevalue("postgres_url"))
         return
     if store == "mariadb":
-        yield in_server(request.getfixturevalue("mariadb_server"))
+        yield make_database_factory(request.getfixturevalue("mariadb_server"))
         return
-    with in_sqlite() as make:
-        yield make
+    with find_sqlite() as create:
+        yield create
 
 
 @pytest.fixture
-def sqlite_place(tmp_path: Path) -> Iterator[SqlitePlace]:
-    with in_sqlite() as make, make(tmp_path) as place:
-        yield place
+def sqlite_database(tmp_path: Path) -> Iterator[SqliteDatabase]:
+    with find_sqlite() as create, create(tmp_path) as database:
+        yield database

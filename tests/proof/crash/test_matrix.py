@@ -6,18 +6,18 @@ from typing import Final
 
 import pytest
 
-from proof.crash.matrix import Run, Setting
-from proof.crash.points import REQUIRED, Point
-from proof.databases import MakePlace
+from proof.crash.matrix import Run, SharedProcesses
+from proof.crash.points import REQUIRED, KillPoint
+from proof.databases import CreateDatabase
 
-_ALSO: Final = (Point.RETRY_RECORDED, Point.INHERIT_HALFWAY, Point.WRITE_UNCOMMITTED)
+_ALSO: Final = (KillPoint.RETRY_RECORDED, KillPoint.INHERIT_HALFWAY, KillPoint.WRITE_UNCOMMITTED)
 
 
 @pytest.mark.parametrize("point", [*REQUIRED.values(), *_ALSO], ids=lambda point: point.title)
 def test_after_a_death_nothing_is_lost_invented_or_out_of_order(
-    point: Point, store: str, make_place: MakePlace, shared: Setting
+    point: KillPoint, store: str, create_database: CreateDatabase, shared: SharedProcesses
 ) -> None:
-    result = shared.played(Run(point, store), make_place)
+    result = shared.execute(Run(point, store), create_database)
     print(result.log)  # noqa: T201 - shown when the test fails
-    assert result.trouble is None
+    assert result.not_reached is None
     assert result.holds, result.verdict

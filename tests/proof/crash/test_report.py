@@ -1,4 +1,4 @@
-"""What a run tells, and with which code it ends."""
+"""What a run prints, and its exit code."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ import pytest
 
 from proof.crash import __main__ as program
 from proof.crash.matrix import Result
-from proof.crash.points import REQUIRED, Point
+from proof.crash.points import REQUIRED, KillPoint
+from proof.crash.scenarios import SCENARIOS
 from proof.crash.steps import STEPS
-from proof.crash.stories import STORIES
-from proof.databases import Unserved
+from proof.databases import ServerMissing
 from proof.judge import Verdict
 
 _GOOD: Final = Result(
-    point=Point.SOME_SENT, store="sqlite", nth=1, recovered=1.04,
+    point=KillPoint.SOME_SENT, store="sqlite", nth=1, recovery=1.04,
     verdict=Verdict(lost=0, ghosts=0, out_of_order=0, duplicates=6),
 )  # fmt: skip
 _LOST: Final = Result(
-    point=Point.CLAIMED, store="sqlite", nth=3, recovered=1.2,
+    point=KillPoint.CLAIMED, store="sqlite", nth=3, recovery=1.2,
     verdict=Verdict(lost=2, ghosts=0, out_of_order=1, duplicates=0, faults=["1 claims are left"]),
 )  # fmt: skip
-_NOT_REACHED: Final = Result(point=Point.CLAIMED, store="sqlite", nth=1, trouble="not within 20 s: it comes to claimed")
+_NOT_REACHED: Final = Result(
+    point=KillPoint.CLAIMED, store="sqlite", nth=1, not_reached="not within 20 s: it comes to claimed"
+)
 
 
-def _ran(results: Sequence[Result], arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    def run_all(*_: object, told: object) -> Sequence[Result]:
+def _run(results: Sequence[Result], arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    def run_matrix(*_: object, on_result: object) -> Sequence[Result]:
         return results
 
-    monkeypatch.setattr(program, "run_all", run_all)
+    monkeypatch.setattr(program, "run_matrix", run_matrix)
     return program.main(arguments)
 
 
@@ -52,12 +54,12 @@ def test_the_last_line_is_json_and_only_a_clean_run_ends_well(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert _ran(results, [], monkeypatch) == code
+    assert _run(results, [], monkeypatch) == code
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).items() >= counted.items()
 
 
-def test_the_table_tells_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    _ran([_GOOD, _LOST, _NOT_REACHED], [], monkeypatch)
+def test_the_table_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _run([_GOOD, _LOST, _NOT_REACHED], [], monkeypatch)
     assert capsys.readouterr().out.splitlines()[:-1] == [
         "point         sqlite",
         "some-sent     6 repeated, 1.0 leases",
@@ -69,16 +71,16 @@ def test_the_table_tells_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_markdown_says_what_each_point_means(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _ran([_GOOD], ["--markdown"], monkeypatch)
+    _run([_GOOD], ["--markdown"], monkeypatch)
     assert capsys.readouterr().out.splitlines()[:-1] == [
         "| point | dies | what must happen | sqlite: repeated | sqlite: leases |",
         "| --- | --- | --- | ---: | ---: |",
-        f"| **some-sent** | {Point.SOME_SENT.dies} | {Point.SOME_SENT.then} | 6 | 1.0 |",
+        f"| **some-sent** | {KillPoint.SOME_SENT.dies} | {KillPoint.SOME_SENT.then} | 6 | 1.0 |",
     ]
 
 
 @pytest.mark.parametrize(("option", "name"), [("--points", "nowhere"), ("--stores", "oracle")])
-def test_an_unknown_name_is_told_with_the_known_ones(
+def test_an_unknown_name_is_answered_with_the_known_ones(
     option: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -87,23 +89,23 @@ def test_an_unknown_name_is_told_with_the_known_ones(
     assert f"there is no '{name}'; there are " in capsys.readouterr().err
 
 
-def test_a_store_that_cannot_be_had_is_told_in_a_sentence(
+def test_a_missing_server_is_named_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_all(*_: object, told: object) -> Sequence[Result]:
-        raise Unserved("No PostgreSQL for this test (none answers): install PostgreSQL.")
+    def run_matrix(*_: object, on_result: object) -> Sequence[Result]:
+        raise ServerMissing("No PostgreSQL for this test (none answers): install PostgreSQL.")
 
-    monkeypatch.setattr(program, "run_all", run_all)
+    monkeypatch.setattr(program, "run_matrix", run_matrix)
     assert program.main([]) == 2
     assert capsys.readouterr().err.endswith("install PostgreSQL. Without it: --stores sqlite.\n")
 
 
-def test_every_point_has_a_step_and_a_story() -> None:
-    assert STEPS.keys() == STORIES.keys() == set(Point)
+def test_every_point_has_a_step_and_a_scenario() -> None:
+    assert STEPS.keys() == SCENARIOS.keys() == set(KillPoint)
 
 
 def test_the_page_has_every_point_with_its_sentence() -> None:
     page = (Path(__file__).parents[3] / "docs" / "crash.md").read_text()
-    for point in Point:
+    for point in KillPoint:
         name = f"**{point.title}**" if point in REQUIRED.values() else point.title
         assert f"| {name} | {point.dies} | {point.then} |" in page

@@ -1,3 +1,3 @@
-"""The whole relay, several at a time, on virtual time: killed, frozen, cut off, lied to, and watched by a checker."""
+"""The simulation: several real relays on virtual time, with injected faults, watched by checkers."""
 
 from __future__ import annotations

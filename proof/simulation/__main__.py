@@ -1,4 +1,4 @@
-"""`make simulate`: seeds, then the broken variants. The last line is JSON; everything else is for people."""
+"""`make simulate`: run seeds, then the broken variants. The last line of output is JSON."""
 
 from __future__ import annotations
 
@@ -9,38 +9,43 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from proof.simulation.checker import Breach
+from proof.report import format_columns
+from proof.simulation.checker import Promise
 from proof.simulation.runner import Catch, Total, run_seeds, run_variants
 from proof.simulation.scenario import Scenario
 from proof.simulation.variants import VARIANTS
 from proof.simulation.world import simulate
 
-_NAMED: Final = (Breach.LOST, Breach.GHOST, Breach.OUT_OF_ORDER)
-_MOST_TOLD: Final = 20
+_NAMED: Final = (Promise.LOST, Promise.GHOST, Promise.OUT_OF_ORDER)
+_MOST_PRINTED: Final = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for; 0 when every promise held and every broken variant was caught."""
-    parser = _parser()
-    asked = parser.parse_args(arguments)
-    if min(asked.seeds, asked.first, asked.limit) < 0 or (asked.workers is not None and asked.workers < 1):
+    """Run what the options select. Return 0 if every promise held and every broken variant was caught."""
+    parser = _build_parser()
+    options = parser.parse_args(arguments)
+    if min(options.seeds, options.first, options.limit) < 0 or (options.workers is not None and options.workers < 1):
         parser.error("--seeds, --first and --limit count from 0, and --workers from 1.")
-    if asked.seed is not None:
-        return _replay(asked.seed, asked.variant)
-    seeds = range(asked.first, asked.first + asked.seeds)
-    total = run_seeds(seeds, progress=lambda done: _say(f"\r{done} of {len(seeds)} seeds"), workers=asked.workers)
-    _say(f"\n{total.messages:,} messages, {total.simulated:,.0f} simulated seconds in {total.elapsed:.0f} s\n")
-    _say(f"a thousand seeds take {1_000 * total.elapsed / max(total.seeds, 1):.0f} s\n")
-    for seed, fault in total.faulty[:_MOST_TOLD]:
-        print(f"seed {seed}: {fault} (make simulate SEED={seed} tells how)")
-    catches = [] if asked.no_variants else list(run_variants(list(VARIANTS), limit=asked.limit, workers=asked.workers))
+    if options.seed is not None:
+        return _replay(options.seed, options.variant)
+    seeds = range(options.first, options.first + options.seeds)
+    total = run_seeds(
+        seeds, progress=lambda done: _print_note(f"\r{done} of {len(seeds)} seeds"), workers=options.workers
+    )
+    _print_note(f"\n{total.messages:,} messages, {total.simulated:,.0f} simulated seconds in {total.elapsed:.0f} s\n")
+    _print_note(f"a thousand seeds take {1_000 * total.elapsed / max(total.seeds, 1):.0f} s\n")
+    for seed, violation in total.broken_seeds[:_MOST_PRINTED]:
+        print(f"seed {seed}: {violation} (make simulate SEED={seed} shows how)")
+    catches = (
+        [] if options.no_variants else list(run_variants(list(VARIANTS), limit=options.limit, workers=options.workers))
+    )
     if catches:
-        print(_table(catches))
-    print(json.dumps(_document(total, catches)))
-    return 1 if total.faulty or any(catch.seed is None for catch in catches) else 0
+        print(_format_catches(catches))
+    print(json.dumps(_count_results(total, catches)))
+    return 1 if total.broken_seeds or any(catch.seed is None for catch in catches) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m proof.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -53,37 +58,38 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _replay(seed: int, variant: str | None) -> int:
-    """Tell one seed from beginning to end, whole or broken."""
-    for line in Scenario.drawn(seed).told():
+    """Print one seed line by line, with a variant if one is named."""
+    for line in Scenario.draw(seed).describe():
         print(line)
-    with nullcontext() if variant is None else VARIANTS[variant].switched_in():
-        result = simulate(seed, tell=print)
+    with nullcontext() if variant is None else VARIANTS[variant].apply():
+        result = simulate(seed, print_line=print)
     total = Total(seeds=1, messages=result.messages, duplicates=result.duplicates, simulated=result.seconds)
-    for fault in result.faults:
-        print(f"BROKEN: {fault}")
-        total.breaches[fault.breach.value] += 1
-    print(json.dumps(_document(total, [])))
-    return 1 if result.faults else 0
+    for violation in result.violations:
+        print(f"BROKEN: {violation}")
+        total.violations[violation.promise.value] += 1
+    print(json.dumps(_count_results(total, [])))
+    return 1 if result.violations else 0
 
 
-def _table(catches: Sequence[Catch]) -> str:
-    width = max(len(catch.variant) for catch in catches)
-    return "\n".join(
-        f"{catch.variant:{width}}  {'NOT CAUGHT' if catch.seed is None else f'seed {catch.seed}: {catch.fault}'}"
-        for catch in catches
+def _format_catches(catches: Sequence[Catch]) -> str:
+    return format_columns(
+        [
+            [catch.variant, "NOT CAUGHT" if catch.seed is None else f"seed {catch.seed}: {catch.violation}"]
+            for catch in catches
+        ]
     )
 
 
-def _document(total: Total, catches: Sequence[Catch]) -> dict[str, object]:
+def _count_results(total: Total, catches: Sequence[Catch]) -> dict[str, object]:
     thousandth = 1_000 / max(total.seeds, 1)
     return {
         "seeds": total.seeds,
-        "lost": total.count(Breach.LOST),
-        "ghosts": total.count(Breach.GHOST),
-        "out_of_order": total.count(Breach.OUT_OF_ORDER),
-        "other_breaches": sum(total.count(breach) for breach in Breach if breach not in _NAMED),
-        "breaches": dict(total.breaches),
-        "broken_seeds": [seed for seed, _ in total.faulty[:_MOST_TOLD]],
+        "lost": total.count(Promise.LOST),
+        "ghosts": total.count(Promise.GHOST),
+        "out_of_order": total.count(Promise.OUT_OF_ORDER),
+        "other_violations": sum(total.count(promise) for promise in Promise if promise not in _NAMED),
+        "violations": dict(total.violations),
+        "broken_seeds": [seed for seed, _ in total.broken_seeds[:_MOST_PRINTED]],
         "duplicates": total.duplicates,
         "messages": total.messages,
         "variants": len(catches),
@@ -95,7 +101,7 @@ def _document(total: Total, catches: Sequence[Catch]) -> dict[str, object]:
     }
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A destination: takes messages, refuses them, goes silent, goes away, and dies of some."""
+"""A simulated destination: it accepts and refuses messages, hangs, and breaks connections."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from typing import Final
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
-from proof.simulation.checker import Ledger
-from proof.simulation.fault_kinds import FaultKind
+from proof.simulation.checker import DeliveryChecker
+from proof.simulation.scenario import FaultKind
 from proof.simulation.trace import Trace
 from proof.simulation.virtual_time import Timeline
 
-__all__ = ["NATURE", "Broker", "Mood", "Nature", "Send"]
+__all__ = ["EFFECT_HEADER", "Broker", "BrokerMode", "MessageEffect", "Send"]
 
 _SLOW_FOR: Final = 1.0
-_QUICK: Final = 0.03
-"""Seconds that even a slow destination takes, so long after the storm: the end is to be waited for."""
-NATURE: Final = "nature"
-"""The header that says what a message does to those who send or take it."""
+_FAST: Final = 0.03
+"""Latency of a slow destination some time after the last fault, so that the run comes to its end."""
+EFFECT_HEADER: Final = "effect"
+"""The header that says what a message does to those who send or receive it."""
 
 
-class Nature(StrEnum):
-    """What is wrong with a message."""
+class MessageEffect(StrEnum):
+    """What a message does to those who send or receive it."""
 
-    BAD = "bad"
+    REJECTED = "rejected"
     """It is rejected."""
-    SOUR = "sour"
-    """It is refused, until the storm is over."""
-    DEADLY = "deadly"
+    REFUSED = "refused"
+    """It is refused, until faults end."""
+    KILLS_RELAY = "kills relay"
     """It kills the relay that sends it."""
-    BREAKING = "breaking"
-    """It breaks every connection it is sent on, until the storm is over: all by itself it could be an outage."""
+    BREAKS_CONNECTION = "breaks connection"
+    """It breaks every connection it is sent on, until faults end. Alone it would look like an outage."""
 
 
-class Mood(StrEnum):
-    """How a destination behaves as a whole."""
+class BrokerMode(StrEnum):
+    """How a destination treats everything that it is sent."""
 
     UP = "up"
     REFUSES = "refuses connections"
@@ -51,7 +51,7 @@ class Mood(StrEnum):
 
 
 class Send:
-    """A batch on its way to a destination, and its answer on the way back."""
+    """A batch on its way to a destination, with the future of its answer."""
 
     __slots__ = ("answer", "die", "messages")
 
@@ -61,128 +61,128 @@ class Send:
         self.messages = messages
         self.answer = answer
         self.die = die
-        """What a deadly message does."""
+        """Called when the batch holds a message that kills relays."""
 
-    def answered(self, outcomes: Sequence[Outcome]) -> None:
+    def answer_with(self, outcomes: Sequence[Outcome]) -> None:
         if not self.answer.done():
             self.answer.set_result(outcomes)
 
-    def broke(self, text: str, *, mid_send: bool) -> None:
+    def fail(self, text: str, *, mid_send: bool) -> None:
         if not self.answer.done():
             self.answer.set_exception(TransportUnavailable(text, mid_send=mid_send))
 
 
 class Broker:
-    """One destination, the same for all relays."""
+    """One destination, shared by all relays."""
 
     def __init__(
         self,
         name: str,
         *,
         timeline: Timeline,
-        dice: Random,
-        ledger: Ledger,
+        rng: Random,
+        deliveries: DeliveryChecker,
         trace: Trace,
         latency: float,
-        patience: float,
-        weather: dict[FaultKind, float],
+        send_timeout: float,
+        fault_rates: dict[FaultKind, float],
     ) -> None:
         self.name = name
-        self.mood = Mood.UP
+        self.mode = BrokerMode.UP
         self._timeline = timeline
-        self._dice = dice
-        self._ledger = ledger
+        self._rng = rng
+        self._deliveries = deliveries
         self._trace = trace
         self._latency = latency
-        self._patience = patience
+        self._send_timeout = send_timeout
         """How long relays wait for an answer."""
-        self._nacks = weather.get(FaultKind.NACK, 0.0)
-        self._lost = weather.get(FaultKind.LOST_ANSWER, 0.0)
-        self._slow = weather.get(FaultKind.SEND_SLOW, 0.0)
-        self._is_calm = False
+        self._nacks = fault_rates.get(FaultKind.NACK, 0.0)
+        self._lost = fault_rates.get(FaultKind.LOST_ANSWER, 0.0)
+        self._slow = fault_rates.get(FaultKind.SEND_SLOW, 0.0)
+        self._faults_ended = False
 
-    def calm(self) -> None:
-        """Everything is well from now on, but for messages that are bad or deadly in themselves."""
-        self.mood = Mood.UP
+    def end_faults(self) -> None:
+        """End all faults, except for messages that are rejected or kill relays."""
+        self.mode = BrokerMode.UP
         self._nacks = self._lost = self._slow = 0.0
-        self._latency = min(self._latency, 0.4 * self._patience)
-        self._is_calm = True
-        self._timeline.after(_SLOW_FOR, self._quicken)
+        self._latency = min(self._latency, 0.4 * self._send_timeout)
+        self._faults_ended = True
+        self._timeline.after(_SLOW_FOR, self._speed_up)
 
-    def _quicken(self) -> None:
-        self._latency = min(self._latency, _QUICK)
+    def _speed_up(self) -> None:
+        self._latency = min(self._latency, _FAST)
 
     def delay(self) -> float:
-        """How long one way takes."""
-        slow = 20 * self._latency if self._slow and self._dice.random() < self._slow else self._latency
-        return self._dice.random() * slow
+        """Draw the latency of one way."""
+        slow = 20 * self._latency if self._slow and self._rng.random() < self._slow else self._latency
+        return self._rng.random() * slow
 
     def send(self, send: Send) -> None:
-        """It is on the wire: it arrives whatever becomes of its sender."""
+        """Send a batch. It arrives even if its sender dies."""
         self._timeline.after(self.delay(), self._arrive, send)
 
     def check(self) -> None:
-        """`TransportUnavailable` when nobody is there."""
-        if self.mood in (Mood.REFUSES, Mood.BREAKS):
-            raise TransportUnavailable(f"{self.name} {self.mood.value}")
+        """Raise `TransportUnavailable` if the destination cannot be reached."""
+        if self.mode in (BrokerMode.REFUSES, BrokerMode.BREAKS):
+            raise TransportUnavailable(f"{self.name} {self.mode.value}")
 
-    # --- taking ---
+    # --- at the destination ---
 
     def _arrive(self, send: Send) -> None:
-        match self.mood:
-            case Mood.REFUSES:
-                self._later(partial(send.broke, "no connection", mid_send=False))
-            case Mood.BREAKS:
-                self._later(partial(send.broke, "the connection broke", mid_send=True))
-            case Mood.HANGS:
+        match self.mode:
+            case BrokerMode.REFUSES:
+                self._later(partial(send.fail, "no connection", mid_send=False))
+            case BrokerMode.BREAKS:
+                self._later(partial(send.fail, "the connection broke", mid_send=True))
+            case BrokerMode.HANGS:
                 pass
-            case Mood.NACKS:
-                self._later(partial(send.answered, [Outcome(False, "refused")] * len(send.messages)))
+            case BrokerMode.NACKS:
+                self._later(partial(send.answer_with, [Outcome(False, "refused")] * len(send.messages)))
             case _:
                 self._take(send)
 
     def _take(self, send: Send) -> None:
         outcomes: list[Outcome] = []
         for message in send.messages:
-            nature = message.headers.get(NATURE)
-            if nature == Nature.DEADLY:
-                self._ledger.seen["deadly"] += 1
+            effect = message.headers.get(EFFECT_HEADER)
+            if effect == MessageEffect.KILLS_RELAY:
+                self._deliveries.seen["relay killed by message"] += 1
                 send.die()
                 return
-            if nature == Nature.BREAKING and not self._is_calm:
-                self._ledger.seen["breaking"] += 1
+            if effect == MessageEffect.BREAKS_CONNECTION and not self._faults_ended:
+                self._deliveries.seen["connection broken by message"] += 1
                 self._break(send, outcomes)
                 return
-            outcomes.append(self._taken(message, nature))
+            outcomes.append(self._take_one(message, effect))
         self._answer(send, outcomes)
 
-    def _taken(self, message: Message, nature: str | None) -> Outcome:
-        if nature == Nature.BAD:
+    def _take_one(self, message: Message, effect: str | None) -> Outcome:
+        if effect == MessageEffect.REJECTED:
             return Outcome(False, "rejected", rejected=True)
-        if nature == Nature.SOUR and not self._is_calm:
+        if effect == MessageEffect.REFUSED and not self._faults_ended:
             return Outcome(False, "refused")
-        if self._nacks and self._dice.random() < self._nacks:
-            after = timedelta(seconds=0.2) if self._dice.random() < 0.2 else None
+        if self._nacks and self._rng.random() < self._nacks:
+            after = timedelta(seconds=0.2) if self._rng.random() < 0.2 else None
             return Outcome(False, "refused", retry_after=after)
-        self._ledger.took(self.name, message, self._timeline.now)
+        self._deliveries.record_delivery(self.name, message, self._timeline.now)
         if self._trace.is_on:
             self._trace(self.name, f"takes {message.id} of {message.key}")
         return Outcome(True)
 
     def _answer(self, send: Send, outcomes: Sequence[Outcome]) -> None:
-        """Most answers arrive. Of those that do not, some break the connection, some are waited for in vain."""
-        if not self._lost or self._dice.random() >= self._lost:
-            self._later(partial(send.answered, outcomes))
-        elif self._dice.random() < 0.5:
-            self._break(send, outcomes[: self._dice.randrange(len(outcomes))])
+        """Answer, or lose the answer: then the connection breaks, or the sender waits until its timeout."""
+        if not self._lost or self._rng.random() >= self._lost:
+            self._later(partial(send.answer_with, outcomes))
+        elif self._rng.random() < 0.5:
+            self._break(send, outcomes[: self._rng.randrange(len(outcomes))])
 
     def _break(self, send: Send, outcomes: Sequence[Outcome]) -> None:
-        """The connection breaks. What was answered before that is known, if the transport can tell."""
-        if outcomes and self._dice.random() < 0.5:
+        """Break the connection. What was answered before is known to the sender, or is not."""
+        if outcomes and self._rng.random() < 0.5:
             lost = [Outcome(False, "the connection broke", lost=True)] * (len(send.messages) - len(outcomes))
-            self._later(partial(send.answered, [*outcomes, *lost]))
+            self._later(partial(send.answer_with, [*outcomes, *lost]))
         else:
-            self._later(partial(send.broke, "the connection broke", mid_send=True))
+            self._later(partial(send.fail, "the connection broke", mid_send=True))
 
     def _later(self, call: Callable[[], None]) -> None:
         self._timeline.after(self.delay(), call)

@@ -1,4 +1,4 @@
-"""What everybody in one world shares: time, tables, destinations, and the books of what truly happened."""
+"""The environment of one seed: time, tables, network, destinations and checkers."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ from random import Random
 
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.stores.memory import MemoryData
-from proof.simulation.checker import Evidence, Ledger
+from proof.simulation.checker import DeliveryChecker, FailureChecker
 from proof.simulation.destination import Broker
 from proof.simulation.network import Network
 from proof.simulation.scenario import Scenario
 from proof.simulation.store import WatchedStore
-from proof.simulation.trace import Tell, Trace
+from proof.simulation.trace import PrintLine, Trace
 from proof.simulation.virtual_time import StoreClock, Timeline
 
-__all__ = ["Place"]
+__all__ = ["Environment"]
 
 
-class Place:
-    """Made once per seed."""
+class Environment:
+    """Everything that relays, writers and operators of one seed share."""
 
-    def __init__(self, scenario: Scenario, *, tell: Tell | None = None) -> None:
+    def __init__(self, scenario: Scenario, *, print_line: PrintLine | None = None) -> None:
         self.scenario = scenario
-        self.dice = Random(scenario.seed)
+        self.rng = Random(scenario.seed)
         self.timeline = Timeline()
-        self.trace = Trace(self.timeline, tell)
+        self.trace = Trace(self.timeline, print_line)
         self.data = MemoryData()
         self.clock = StoreClock(self.timeline)
-        self.ledger = Ledger()
+        self.deliveries = DeliveryChecker()
         attempts = {settings.name: settings.retry.attempts for settings in scenario.destinations}
-        self.evidence = Evidence(self.ledger, attempts=attempts, lone_cap=scenario.settings.lone_cap)
+        self.failures = FailureChecker(self.deliveries, attempts=attempts, lone_cap=scenario.settings.lone_cap)
         self.network = Network(
-            self.timeline, self.dice, latency=scenario.store_latency, weather=scenario.weather, trace=self.trace
+            self.timeline, self.rng, latency=scenario.store_latency, fault_rates=scenario.fault_rates, trace=self.trace
         )
         self.brokers = {settings.name: self._broker(settings) for settings in scenario.destinations}
-        self.calm_at: float | None = None
-        """Since when nothing goes wrong any more."""
+        self.faults_ended_at: float | None = None
+        """Since when there are no more faults; None while there are."""
 
     def _broker(self, settings: DestinationSettings) -> Broker:
         return Broker(
-            settings.name, timeline=self.timeline, dice=self.dice, ledger=self.ledger, trace=self.trace,
+            settings.name, timeline=self.timeline, rng=self.rng, deliveries=self.deliveries, trace=self.trace,
             latency=self.scenario.broker_latency,
-            patience=settings.send_timeout.total_seconds(), weather=self.scenario.weather,
+            send_timeout=settings.send_timeout.total_seconds(), fault_rates=self.scenario.fault_rates,
         )  # fmt: skip
 
     def connect(self) -> WatchedStore:
-        """A connection to the store with nothing in between."""
-        return WatchedStore(self.data, clock=self.clock, ledger=self.ledger, evidence=self.evidence)
+        """Open a connection to the store with no network in between."""
+        return WatchedStore(self.data, clock=self.clock, deliveries=self.deliveries, failures=self.failures)
 
-    def calm(self) -> None:
-        """From now on nothing goes wrong, and everything must find its end."""
-        self.calm_at = self.timeline.now
-        self.trace("world", "calm")
-        self.network.calm()
+    def end_faults(self) -> None:
+        """End all faults. From now on every message must come to its end."""
+        self.faults_ended_at = self.timeline.now
+        self.trace("world", "faults end")
+        self.network.end_faults()
         for broker in self.brokers.values():
-            broker.calm()
+            broker.end_faults()

@@ -1,4 +1,4 @@
-"""The line between a process and the store: slow, cut, and silent about what became of a request."""
+"""The network between a process and the store: latency, disconnects, and requests whose outcome stays unknown."""
 
 from __future__ import annotations
 
@@ -13,100 +13,100 @@ from msgspec.structs import replace
 
 from pillarbox.contracts.store import Store, StoreFeatures
 from pillarbox.errors import StoreUnavailable
-from proof.simulation.fault_kinds import FaultKind
+from proof.simulation.scenario import FaultKind
 from proof.simulation.store import WatchedStore
-from proof.simulation.trace import Trace, story
+from proof.simulation.trace import Trace, format_call
 from proof.simulation.virtual_time import ProcessLoop, Timeline
 
-__all__ = ["Network", "StoreLine"]
+__all__ = ["Network", "StoreConnection"]
 
 _WRITES: Final = frozenset({"claim", "settle", "take", "release"})
 _LATEST: Final = 1.0
-"""How late a request may land that its sender has given up."""
+"""Seconds after which an abandoned request reaches the store at the latest."""
 
 
 class Network:
-    """How long calls to the store take and which go wrong, for all processes alike."""
+    """Latency and errors of calls to the store, the same for all processes."""
 
     def __init__(
-        self, timeline: Timeline, dice: Random, *, latency: float, weather: dict[FaultKind, float], trace: Trace
+        self, timeline: Timeline, rng: Random, *, latency: float, fault_rates: dict[FaultKind, float], trace: Trace
     ) -> None:
         self.timeline = timeline
-        self.dice = dice
+        self.rng = rng
         self.trace = trace
         self._latency = latency
-        self._errors = weather.get(FaultKind.STORE_ERROR, 0.0)
-        self._slow = weather.get(FaultKind.STORE_SLOW, 0.0)
+        self._errors = fault_rates.get(FaultKind.STORE_ERROR, 0.0)
+        self._slow = fault_rates.get(FaultKind.STORE_SLOW, 0.0)
 
-    def calm(self) -> None:
-        """Nothing goes wrong any more."""
+    def end_faults(self) -> None:
+        """End all faults."""
         self._errors = self._slow = 0.0
 
     def fails(self) -> bool:
-        """Whether this call gets no answer."""
-        return self._errors > 0 and self.dice.random() < self._errors
+        """Return whether this call gets no answer."""
+        return self._errors > 0 and self.rng.random() < self._errors
 
     def delay(self) -> float:
-        """How long one way takes."""
-        if self._slow and self.dice.random() < self._slow:
-            return self.dice.uniform(0.05, 0.4)
-        return self.dice.random() * self._latency
+        """Draw the latency of one way."""
+        if self._slow and self.rng.random() < self._slow:
+            return self.rng.uniform(0.05, 0.4)
+        return self.rng.random() * self._latency
 
 
 class Request:
-    """A call that takes effect at some moment before it is answered, or after its sender gave it up, or not at all."""
+    """A call of the store. It takes effect before it is answered, or after its sender gave up, or never."""
 
     __slots__ = (
         "_call",
         "_connection",
         "_fails",
         "_is_lost",
-        "_line",
         "_name",
         "_network",
         "_outcome",
         "_sent_at",
+        "_session",
         "answer",
     )
 
     def __init__(
-        self, line: StoreLine, network: Network, call: partial[Coroutine[Any, Any, Any]], *, name: str
+        self, connection: StoreConnection, network: Network, call: partial[Coroutine[Any, Any, Any]], *, name: str
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._network = network
         self._call = call
         self._name = name
         self._sent_at = network.timeline.now
-        self._connection = line.connection
-        self._is_lost = line.loses(name)
+        self._session = connection.session
+        self._is_lost = connection.drops(name)
         self._fails = self._is_lost or network.fails()
         self._outcome: tuple[Any, BaseException | None] = (None, None)
-        self.answer: asyncio.Future[Any] = line.loop.create_future()
+        self.answer: asyncio.Future[Any] = connection.loop.create_future()
 
     def send(self) -> None:
-        """Put it on the wire."""
+        """Send it."""
         network = self._network
         if not self._fails:
-            if network.dice.random() < 0.3:
+            if network.rng.random() < 0.3:
                 self._land()
             else:
-                self._later(self._line.delay(), self._land)
+                self._later(self._connection.delay(), self._land)
             return
-        fate, wait = network.dice.random(), self._line.delay() + network.dice.choice([0.0, 0.0, 0.3])
+        fate, wait = network.rng.random(), self._connection.delay() + network.rng.choice([0.0, 0.0, 0.3])
         if fate < 0.4 or self._is_lost:  # it gets nowhere
             self._later(wait, self._give_up)
         elif fate < 0.8:  # its answer is lost
             self._later(wait, self._land)
         else:  # it lands when nobody waits for it any more
             self._later(wait, self._give_up)
-            self._later(wait + network.dice.random() * _LATEST, self._land)
+            self._later(wait + network.rng.random() * _LATEST, self._land)
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
         self._network.timeline.after(seconds, what)
 
     def _land(self) -> None:
-        """Its moment in the store. Of what was under way when its process died, half arrives."""
-        if not self._line.loop.is_dead or self._network.dice.random() < 0.5:
+        """Take effect in the store. Half of what was under way when its process died does."""
+        if not self._connection.loop.is_dead or self._network.rng.random() < 0.5:
             self._go_on(self._call())
 
     def _go_on(self, running: Coroutine[Any, Any, Any]) -> None:
@@ -122,22 +122,22 @@ class Request:
     def _landed(self, value: Any, error: BaseException | None) -> None:
         self._outcome = (value, error)
         if self._name in _WRITES:
-            self._line.moment()
+            self._connection.on_step()
         if self._network.trace.is_on:
             self._network.trace(
-                self._line.name, story(self._name, self._call.args, self._call.keywords, error or value)
+                self._connection.name, format_call(self._name, self._call.args, self._call.keywords, error or value)
             )
-        lag = self._line.lag_of(self._name)
-        if not lag and self._network.timeline.now > self._sent_at and self._network.dice.random() < 0.5:
+        lag = self._connection.extra_lag(self._name)
+        if not lag and self._network.timeline.now > self._sent_at and self._network.rng.random() < 0.5:
             self._hear()
         else:
-            self._later(self._line.delay() + lag, self._hear)
+            self._later(self._connection.delay() + lag, self._hear)
 
     def _hear(self) -> None:
-        line, (value, error) = self._line, self._outcome
-        if self._fails or line.is_cut or line.connection != self._connection:
+        connection, (value, error) = self._connection, self._outcome
+        if self._fails or connection.is_disconnected or connection.session != self._session:
             self._give_up()
-        elif self.answer.done() or line.loop.is_dead:
+        elif self.answer.done() or connection.loop.is_dead:
             return
         elif error is None:
             self.answer.set_result(value)
@@ -145,7 +145,7 @@ class Request:
             self.answer.set_exception(error)
 
     def _give_up(self) -> None:
-        if not self.answer.done() and not self._line.loop.is_dead:
+        if not self.answer.done() and not self._connection.loop.is_dead:
             self.answer.set_exception(StoreUnavailable("the line broke"))
 
 
@@ -156,8 +156,8 @@ _CALLS: Final = (
 )  # fmt: skip
 
 
-class StoreLine:
-    """`Store` as one process sees it."""
+class StoreConnection:
+    """The connection of one process to the store. The relay uses it as its `Store`."""
 
     def __init__(
         self,
@@ -167,21 +167,21 @@ class StoreLine:
         name: str,
         loop: ProcessLoop,
         notifies: bool,
-        moment: Callable[[], None],
+        on_step: Callable[[], None],
     ) -> None:
-        self.moment = moment
-        """Told when a write lands."""
+        self.on_step = on_step
+        """Called when a write has taken effect."""
         self.name = name
         self.loop = loop
-        self.is_cut = False
+        self.is_disconnected = False
         self.slowness = 0.0
         """Seconds that each way takes longer, at most."""
-        self.lag = 0.0
+        self.renewal_lag = 0.0
         """Seconds by which the answer to a renewal comes later."""
-        self.is_starved = False
-        """Renewals do not get through, and all else does."""
-        self.connection = 0
-        """Which connection it is: what was asked on an earlier one is never answered."""
+        self.drops_renewals = False
+        """Whether renewals are lost while everything else gets through."""
+        self.session = 0
+        """The number of its session: what was asked in an earlier one is never answered."""
         self.features: StoreFeatures = replace(store.features, notifies=notifies)
         self._store = store
         self._network = network
@@ -190,14 +190,14 @@ class StoreLine:
 
     @property
     def store(self) -> Store:
-        """As the relay knows it."""
+        """Itself, as the relay knows it."""
         return cast("Store", self)
 
     async def open(self) -> None:
         await self._call("open", self._store.open)
 
     async def close(self) -> None:
-        """A process that ends does not ask."""
+        """Do nothing."""
 
     def _call(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Awaitable[Any]:
         if self.loop.is_dead:
@@ -206,27 +206,27 @@ class StoreLine:
         request.send()
         return request.answer
 
-    def mend(self) -> None:
-        """As good as new."""
-        self.is_cut, self.slowness = False, 0.0
-        self.is_starved, self.lag = False, 0.0
+    def restore(self) -> None:
+        """End all faults of this connection."""
+        self.is_disconnected, self.slowness = False, 0.0
+        self.drops_renewals, self.renewal_lag = False, 0.0
 
     def delay(self) -> float:
-        """How long one way takes."""
+        """Draw the latency of one way."""
         seconds = self._network.delay()
-        return seconds + self.slowness * self._network.dice.random() if self.slowness else seconds
+        return seconds + self.slowness * self._network.rng.random() if self.slowness else seconds
 
-    def loses(self, name: str) -> bool:
-        """Whether a call gets nowhere."""
-        return self.is_cut or (self.is_starved and name == "renew")
+    def drops(self, name: str) -> bool:
+        """Return whether a call of this name is lost."""
+        return self.is_disconnected or (self.drops_renewals and name == "renew")
 
-    def lag_of(self, name: str) -> float:
-        """Seconds by which the answer to a call comes later than others."""
-        return self.lag if name == "renew" else 0.0
+    def extra_lag(self, name: str) -> float:
+        """Return how many seconds later than usual a call of this name is answered."""
+        return self.renewal_lag if name == "renew" else 0.0
 
     def reset(self) -> None:
-        """The connection is lost, and with it where the reader stood."""
-        self.connection += 1
+        """Lose the connection, and with it the position of the reader."""
+        self.session += 1
         self._store.forget_session()
 
     def wakeups(self, wake: Callable[[], None]) -> _Wakeups:
@@ -238,8 +238,10 @@ class _Wakeups:
 
     is_listening = True
 
-    def __init__(self, line: StoreLine, store: WatchedStore, network: Network, wake: Callable[[], None]) -> None:
-        self._line = line
+    def __init__(
+        self, connection: StoreConnection, store: WatchedStore, network: Network, wake: Callable[[], None]
+    ) -> None:
+        self._connection = connection
         self._data = store.data
         self._network = network
         self._wake = wake
@@ -249,8 +251,8 @@ class _Wakeups:
             self._network.timeline.after(self._network.delay(), self._arrive)
 
     def _arrive(self) -> None:
-        if not self._line.loop.is_dead and not self._line.is_cut:
-            self._line.loop.call_soon(self._wake)
+        if not self._connection.loop.is_dead and not self._connection.is_disconnected:
+            self._connection.loop.call_soon(self._wake)
 
     async def __aenter__(self) -> _Wakeups:
         self._data.on_commit.append(self._notify)

@@ -1,10 +1,10 @@
-"""One simulated relay process: the real relay, started, frozen, stopped, killed and started again."""
+"""A simulated relay process: the real relay, started, frozen, stopped, killed and started again."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
+from pillarbox.contracts.store import FailedOutcome
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
 from pillarbox.errors import StoreUnavailable, TransportUnavailable
 from pillarbox.message import SKIPPED_DESTINATION, Message
@@ -22,34 +23,34 @@ from pillarbox.relay.lease import Lease
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
-from proof.simulation.checker import Breach, Evidence
-from proof.simulation.destination import Broker, Mood, Send
-from proof.simulation.environment import Place
-from proof.simulation.network import StoreLine
+from pillarbox.telemetry import Telemetry
+from proof.simulation.checker import FailureChecker, Promise
+from proof.simulation.destination import Broker, BrokerMode, Send
+from proof.simulation.environment import Environment
+from proof.simulation.network import StoreConnection
 from proof.simulation.scenario import CLOCK_MARGIN, LANES, Scenario
-from proof.simulation.telemetry import RelayTelemetry
 from proof.simulation.virtual_time import ProcessClock, ProcessLoop, Timeline
 
-__all__ = ["Process", "simulated"]
+__all__ = ["Process", "RelayTelemetry", "patch_relay"]
 
 _NEVER: Final = 1e9
 _SHORTEST_NAP: Final = 0.02
 _SWEEP: Final = 1.0
 _FIRST: Final = timedelta(seconds=0.2)
 _LONGEST: Final = timedelta(seconds=1)
-"""Leases are short here, and so is what else takes seconds: more happens in a storm, and its end comes sooner."""
+"""Leases are short here, and so are all pauses: more happens during the faults, and the end comes sooner."""
 
 
 @contextmanager
-def simulated(scenario: Scenario) -> Iterator[None]:
-    """Ids come from the seed; there are few lanes; the safety net is taken away, as nothing may need it."""
-    dice = Random(scenario.seed)
+def patch_relay(scenario: Scenario) -> Iterator[None]:
+    """Patch the relay: ids from the seed, few lanes, and no periodic full read, as nothing may depend on it."""
+    rng = Random(scenario.seed)
 
-    def drawn_id() -> UUID:
-        return UUID(int=dice.getrandbits(128), version=4)
+    def draw_id() -> UUID:
+        return UUID(int=rng.getrandbits(128), version=4)
 
     changes: dict[str, object] = {
-        "pillarbox.relay.lease.uuid4": drawn_id,
+        "pillarbox.relay.lease.uuid4": draw_id,
         "pillarbox.relay.membership.PARTITIONS": LANES,
         "pillarbox.relay.reader._REREAD_INTERVAL": _NEVER,
         "pillarbox.relay.reader._BLOCKED_INTERVAL": _SWEEP,
@@ -72,145 +73,145 @@ _build_pipelines: Final = Relay._build_pipelines
 
 
 def _without_skipping(relay: Relay, lease: Lease) -> dict[str, Pipeline]:
-    """Where nothing is skipped, nobody needs to look for it: that is half of what an idle relay does."""
+    """Build no pipeline for skipped messages where there are none: it is half of the work of an idle relay."""
     pipelines = _build_pipelines(relay, lease)
     pipelines.pop(SKIPPED_DESTINATION)
     return pipelines
 
 
 class SimulatedTransport:
-    """A connection of one life of one relay. A lone one carries one message, and is told apart."""
+    """One connection of one relay to a destination. A lone one carries a single message."""
 
     def __init__(
         self,
         broker: Broker,
         *,
-        life: str,
+        relay_id: str,
         is_lone: bool,
         batch: int,
         loop: ProcessLoop,
         timeline: Timeline,
-        evidence: Evidence,
-        sending: Callable[[Sequence[Message]], None],
-        moment: Callable[[], None],
+        failures: FailureChecker,
+        on_send: Callable[[Sequence[Message]], None],
+        on_step: Callable[[], None],
         die: Callable[[], None],
     ) -> None:
         self.features = TransportFeatures(name="simulated", batch=batch)
         self._broker = broker
-        self._life = life
+        self._relay_id = relay_id
         self._is_lone = is_lone
         self._loop = loop
         self._timeline = timeline
-        self._evidence = evidence
-        self._sending = sending
-        self._moment = moment
+        self._failures = failures
+        self._on_send = on_send
+        self._on_step = on_step
         self._die = die
         self._made_at = timeline.now
-        """For a lone message the attempt begins with its connection."""
+        """When it was opened: the attempt of a lone message begins with its connection."""
 
     async def open(self) -> None:
-        await self._ask()
+        await self._check_reachable()
 
     async def close(self) -> None: ...
 
     async def ping(self) -> None:
-        await self._ask()
+        await self._check_reachable()
 
-    async def _ask(self) -> None:
-        asked = self._loop.create_future()
-        self._timeline.after(self._broker.delay(), self._come, asked)
-        await asked
+    async def _check_reachable(self) -> None:
+        reply = self._loop.create_future()
+        self._timeline.after(self._broker.delay(), self._arrive, reply)
+        await reply
 
-    def _come(self, asked: asyncio.Future[None]) -> None:
-        if asked.done() or self._broker.mood is Mood.HANGS:
+    def _arrive(self, reply: asyncio.Future[None]) -> None:
+        if reply.done() or self._broker.mode is BrokerMode.HANGS:
             return
         try:
             self._broker.check()
         except TransportUnavailable as error:
-            asked.set_exception(error)
+            reply.set_exception(error)
         else:
-            asked.set_result(None)
+            reply.set_result(None)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
-        self._sending(messages)
+        self._on_send(messages)
         began = self._made_at if self._is_lone else self._timeline.now
-        self._evidence.began(self._life, self._broker.name, messages, began)
+        self._failures.record_send(self._relay_id, self._broker.name, messages, began)
         answer: asyncio.Future[Sequence[Outcome]] = self._loop.create_future()
         self._broker.send(Send(messages, answer, die=self._die))
-        self._moment()
+        self._on_step()
         try:
             outcomes = await answer
         except BaseException as error:
-            self._unheard(messages, error)
+            self._record_no_answer(messages, error)
             raise
-        self._heard(messages, outcomes)
-        self._moment()
+        self._record_answers(messages, outcomes)
+        self._on_step()
         return outcomes
 
-    def _unheard(self, messages: Sequence[Message], error: BaseException) -> None:
+    def _record_no_answer(self, messages: Sequence[Message], error: BaseException) -> None:
         if self._loop.is_dead:
             return
         for message in messages:
-            self._evidence.refused(self._life, self._broker.name, message.id)
+            self._failures.record_refusal(self._relay_id, self._broker.name, message.id)
             if self._is_lone and isinstance(error, TransportUnavailable) and error.mid_send:
-                self._evidence.died_alone(message.id)
+                self._failures.record_lone_death(message.id)
 
-    def _heard(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
+    def _record_answers(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
         name, now = self._broker.name, self._timeline.now
         answers = list(zip(messages, outcomes, strict=True))
         for message, outcome in answers:
             if outcome.delivered:
-                self._evidence.acknowledged(self._life, name, message.id, now)
+                self._failures.record_ack(self._relay_id, name, message.id, now)
         for message, outcome in answers:
             if not outcome.delivered:
-                self._evidence.refused(self._life, name, message.id, rejected=outcome.rejected)
+                self._failures.record_refusal(self._relay_id, name, message.id, rejected=outcome.rejected)
 
 
 class Process:
-    """A place in the deployment: whatever happens to the relay that runs there, another one follows."""
+    """A process that runs a relay. When the relay ends, however it ends, another one is started."""
 
     def __init__(
         self,
         name: str,
-        place: Place,
+        env: Environment,
         *,
         serves: Sequence[DestinationSettings],
         once: bool = False,
-        on_death: Callable[[Process], None],
-        on_moment: Callable[[Process], None],
+        on_end: Callable[[Process], None],
+        on_step: Callable[[Process], None],
     ) -> None:
         self.name = name
-        self._place = place
-        self._on_death = on_death
-        self._on_moment = on_moment
-        spread = place.scenario.rate_spread
-        rate = 1 + place.dice.uniform(-spread, spread)
-        self._clock = ProcessClock(place.timeline, rate=rate, offset=place.dice.uniform(0, 1e4))
+        self._env = env
+        self._on_end = on_end
+        self._on_process_step = on_step
+        spread = env.scenario.rate_spread
+        rate = 1 + env.rng.uniform(-spread, spread)
+        self._clock = ProcessClock(env.timeline, rate=rate, offset=env.rng.uniform(0, 1e4))
         self._serves = serves
         self._once = once
         self.is_running = False
-        self._lives: dict[tuple[str, str], int] = {}
+        self._connections: dict[tuple[str, str], int] = {}
 
-    # --- its life ---
+    # --- run ---
 
     def start(self) -> None:
-        """A new process: nothing is left of the one before."""
-        place = self._place
+        """Start a new process; nothing is left of the one before."""
+        env = self._env
         self.is_running = True
-        self.loop = ProcessLoop(place.timeline, self._clock, told=self._bug)  # type: ignore[abstract]
-        self.line = StoreLine(
-            place.connect(), place.network, name=self.name, loop=self.loop, notifies=place.scenario.wakes,
-            moment=self._moment,
+        self.loop = ProcessLoop(env.timeline, self._clock, on_error=self._report_bug)  # type: ignore[abstract]
+        self.connection = StoreConnection(
+            env.connect(), env.network, name=self.name, loop=self.loop, notifies=env.scenario.notifies,
+            on_step=self._on_step,
         )  # fmt: skip
         self.relay = Relay(
-            self.line.store,
-            [Destination(self._opener(settings.name), settings) for settings in self._serves],
-            settings=place.scenario.settings,
+            self.connection.store,
+            [Destination(self._make_opener(settings.name), settings) for settings in self._serves],
+            settings=env.scenario.settings,
             clock=self._clock,
-            telemetry=RelayTelemetry(self.name, place),
-            seed=place.dice.getrandbits(32),
+            telemetry=RelayTelemetry(self.name, env),
+            seed=env.rng.getrandbits(32),
         )
-        place.trace(self.name, "starts")
+        env.trace(self.name, "starts")
         self._task = self.loop.create_task(self._run(self.relay, self.loop))
 
     async def _run(self, relay: Relay, loop: ProcessLoop) -> None:
@@ -220,87 +221,161 @@ class Process:
             if not isinstance(error, StoreUnavailable) or relay.relay_id is not None:
                 loop.call_exception_handler({"message": "the relay ended", "exception": error})
         if not loop.is_dead:
-            self._place.trace(self.name, "ends")
-            self._place.timeline.after(0.0, self.kill)
+            self._env.trace(self.name, "ends")
+            self._env.timeline.after(0.0, self.kill)
 
-    def _bug(self, context: dict[str, Any]) -> None:
-        text = f"{self.name}: {context.get('message')}: {_told(context.get('exception'))}"
-        self._place.ledger.fault(Breach.CRASHED, self._place.timeline.now, text)
+    def _report_bug(self, context: dict[str, Any]) -> None:
+        text = f"{self.name}: {context.get('message')}: {_format_error(context.get('exception'))}"
+        self._env.deliveries.report(Promise.CRASHED, self._env.timeline.now, text)
 
-    # --- what is done to it ---
+    # --- faults ---
 
     def kill(self) -> None:
-        """Dead at once, in the middle of whatever it does."""
+        """Kill it at once, in the middle of whatever it does."""
         if self.is_running:
             self.is_running = False
-            self._place.trace(self.name, "is dead")
+            self._env.trace(self.name, "is dead")
             self.loop.kill()
-            self._on_death(self)
+            self._on_end(self)
 
     def end(self) -> None:
-        """The simulation is over."""
+        """End it with the simulation."""
         if self.is_running:
             self.is_running = False
             self.loop.kill()
 
     def stop(self) -> None:
-        """The first signal."""
+        """Ask it to stop, as the first signal does."""
         if self.is_running:
-            self._place.trace(self.name, "is told to stop")
+            self._env.trace(self.name, "is asked to stop")
             self.relay.stop()
 
     def freeze(self) -> None:
-        """Nothing moves in it, and it does not know."""
+        """Freeze it: it makes no step, and does not notice."""
         self.loop.is_frozen = True
 
     def thaw(self) -> None:
-        """It goes on as if nothing had happened."""
+        """Let it go on as if nothing had happened."""
         if self.loop.is_frozen:
-            self._place.trace(self.name, "goes on")
+            self._env.trace(self.name, "goes on")
             self.loop.thaw()
 
-    # --- sending ---
+    # --- send ---
 
-    def _opener(self, destination: str) -> Callable[[], Transport]:
+    def _make_opener(self, destination: str) -> Callable[[], Transport]:
         loop = self.loop
-        return lambda: self._connection(destination, loop)
+        return lambda: self._open_transport(destination, loop)
 
-    def _connection(self, destination: str, loop: ProcessLoop) -> Transport:
-        place, life = self._place, str(self.relay.relay_id)
-        number = self._lives[life, destination] = self._lives.get((life, destination), 0) + 1
+    def _open_transport(self, destination: str, loop: ProcessLoop) -> Transport:
+        env, relay_id = self._env, str(self.relay.relay_id)
+        number = self._connections[relay_id, destination] = self._connections.get((relay_id, destination), 0) + 1
         return SimulatedTransport(
-            place.brokers[destination], life=life, is_lone=number > 1, batch=place.scenario.send_batch, loop=loop,
-            timeline=place.timeline, evidence=place.evidence, sending=lambda messages: self._sending(life, messages),
-            die=lambda: self._die(loop), moment=self._moment,
+            env.brokers[destination], relay_id=relay_id, is_lone=number > 1, batch=env.scenario.send_batch, loop=loop,
+            timeline=env.timeline, failures=env.failures, on_send=lambda messages: self._on_send(relay_id, messages),
+            die=lambda: self._die(loop), on_step=self._on_step,
         )  # fmt: skip
 
-    def _moment(self) -> None:
-        """One at which it would hurt to be struck."""
-        if self._place.calm_at is None:
-            self._on_moment(self)
+    def _on_step(self) -> None:
+        """Report a step at which a fault would be hardest to survive."""
+        if self._env.faults_ended_at is None:
+            self._on_process_step(self)
 
     def _die(self, loop: ProcessLoop) -> None:
-        """A message killed it. Another process in its place, or one that is frozen, is not to blame."""
+        """Kill it because of a message, unless another process has been started since."""
         if loop is self.loop:
             self.kill()
 
-    def _sending(self, life: str, messages: Sequence[Message]) -> None:
-        place, now = self._place, self._place.timeline.now
-        if place.trace.is_on:
-            place.trace(self.name, f"sends {[message.id for message in messages]} to {messages[0].destination}")
-        row = place.data.relays.get(UUID(life))
-        expired = row is None or row.expires_at is None or row.expires_at <= place.clock.now()
-        is_told = not place.clock.was_set and place.scenario.rate_spread < CLOCK_MARGIN
-        if expired and is_told:
+    def _on_send(self, relay_id: str, messages: Sequence[Message]) -> None:
+        env, now = self._env, self._env.timeline.now
+        if env.trace.is_on:
+            env.trace(self.name, f"sends {[message.id for message in messages]} to {messages[0].destination}")
+        row = env.data.relays.get(UUID(relay_id))
+        expired = row is None or row.expires_at is None or row.expires_at <= env.clock.now()
+        is_checked = not env.clock.was_set and env.scenario.rate_spread < CLOCK_MARGIN
+        if expired and is_checked:
             text = f"{self.name} sends {[message.id for message in messages]} without a lease"
-            place.ledger.fault(Breach.OVERRUN, now, text)
+            env.deliveries.report(Promise.OVERRUN, now, text)
 
 
-def _told(error: BaseException | None) -> str:
-    """The error that is at the bottom of it, and the line that raised it."""
+def _format_error(error: BaseException | None) -> str:
+    """Format the innermost error, and the line that raised it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if error is None or error.__traceback__ is None:
         return "no error"
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+
+
+_GRACE: Final = 3.0
+"""Seconds after the last fault in which its consequences may still show."""
+
+
+class RelayTelemetry(Telemetry):
+    """Writes a relay's events to the trace, and reports those that must not happen without a fault."""
+
+    def __init__(self, name: str, env: Environment) -> None:
+        self._name = name
+        self._env = env
+
+    def _trace(self, what: str) -> None:
+        if self._env.trace.is_on:
+            self._env.trace(self._name, what)
+
+    def _report_unexpected(self, what: str) -> None:
+        env = self._env
+        now, lease = env.timeline.now, env.scenario.settings.lease.total_seconds()
+        faults_ended = env.faults_ended_at is not None and now > env.faults_ended_at + 2 * lease + _GRACE
+        if faults_ended or env.scenario.keeps_leases:
+            env.deliveries.report(Promise.STARVED, now, f"{self._name}: {what}")
+
+    def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
+        self._trace(f"heard that {destination} took {[message.id for message in messages]}")
+
+    def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
+        state = failure.state.value if failure.waits is None else failure.waits.value
+        self._env.deliveries.seen[state] += 1
+        self._trace(f"{message.id} to {destination} is {state} after {failure.attempts}: {failure.error}")
+
+    def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
+        self._env.deliveries.seen["returned"] += 1
+        self._trace(f"gives back {[message.id for message in messages]} of {destination}: {reason}")
+
+    def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
+        self._env.deliveries.seen["breaker"] += 1
+        self._trace(f"leaves {destination} alone for {seconds:.3f}: {reason}")
+
+    def on_breaker_closed(self, destination: str) -> None:
+        self._trace(f"{destination} answers again")
+
+    def on_paused(self, destination: str, *, reason: str) -> None:
+        self._env.deliveries.seen["paused"] += 1
+        self._trace(f"{destination} is paused: {reason}")
+
+    def on_resumed(self, destination: str) -> None:
+        self._trace(f"{destination} is resumed")
+
+    def on_lanes_taken(self, destination: str, partitions: Iterable[int], *, inherited: int) -> None:
+        self._env.deliveries.seen["inherited"] += inherited
+        self._trace(f"took lanes {list(partitions)} of {destination}, and {inherited} messages")
+
+    def on_lanes_released(self, destination: str, partitions: Iterable[int]) -> None:
+        self._env.deliveries.seen["handed over"] += 1
+        self._trace(f"left lanes {list(partitions)} of {destination}")
+
+    def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
+        self._env.deliveries.seen["fenced"] += 1
+        self._trace(f"is refused in lanes {list(partitions)} of {destination}")
+        self._report_unexpected(f"refused in lanes {list(partitions)} of {destination}")
+
+    def on_lease_lost(self, *, reason: str) -> None:
+        self._env.deliveries.seen["lease lost"] += 1
+        self._trace(f"starts again: {reason}")
+        self._report_unexpected(reason)
+
+    def on_store_failed(self, what: str, error: Exception) -> None:
+        self._env.deliveries.seen["store failed"] += 1
+        self._trace(f"{what} failed: {error}")
+
+    def on_duty_failed(self, what: str, error: Exception) -> None:
+        self._trace(f"{what} failed: {error}")

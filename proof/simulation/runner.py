@@ -1,4 +1,4 @@
-"""Many seeds, and every broken variant, spread over the cores."""
+"""Runs many seeds, and every broken variant, on all cores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from proof.simulation.checker import Breach
+from proof.simulation.checker import Promise
 from proof.simulation.variants import VARIANTS
 from proof.simulation.world import simulate
 
-__all__ = ["Catch", "Total", "caught", "run_seeds", "run_variants"]
+__all__ = ["Catch", "Total", "catch_variant", "run_seeds", "run_variants"]
 
 _CHUNK: Final = 20
 T = TypeVar("T")
@@ -24,20 +24,20 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Total:
-    """What a range of seeds came to."""
+    """The results of a range of seeds."""
 
     seeds: int = 0
     messages: int = 0
     duplicates: int = 0
     seconds: float = 0.0
-    """Of processor time, over all cores."""
+    """Processor seconds, over all cores."""
     elapsed: float = 0.0
     """Seconds on the clock."""
     simulated: float = 0.0
     """Seconds of virtual time."""
-    breaches: Counter[str] = field(default_factory=Counter)
-    faulty: list[tuple[int, str]] = field(default_factory=list)
-    """Seed, and the first promise that it broke."""
+    violations: Counter[str] = field(default_factory=Counter)
+    broken_seeds: list[tuple[int, str]] = field(default_factory=list)
+    """Each broken seed, and the first promise that it broke."""
 
     def add(self, other: Total) -> None:
         self.seeds += other.seeds
@@ -45,29 +45,29 @@ class Total:
         self.duplicates += other.duplicates
         self.seconds += other.seconds
         self.simulated += other.simulated
-        self.breaches += other.breaches
-        self.faulty += other.faulty
+        self.violations += other.violations
+        self.broken_seeds += other.broken_seeds
 
-    def count(self, breach: Breach) -> int:
-        return self.breaches[breach.value]
+    def count(self, promise: Promise) -> int:
+        return self.violations[promise.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """How a broken variant was found out."""
+    """The seed that caught a broken variant."""
 
     variant: str
-    wrong: str
+    description: str
     seed: int | None
-    """None: it was not."""
-    fault: str = ""
+    """None: no seed did."""
+    violation: str = ""
 
 
 def run_seeds(seeds: Sequence[int], *, progress: Callable[[int], None], workers: int | None = None) -> Total:
-    """Run them all; `progress` is told how many are done."""
+    """Run all seeds; `progress` is called with how many are done."""
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     total, began = Total(), time.monotonic()
-    for part in _spread(_run_chunk, chunks, workers=workers):
+    for part in _run_parallel(_run_chunk, chunks, workers=workers):
         total.add(part)
         progress(total.seeds)
     total.elapsed = time.monotonic() - began
@@ -76,22 +76,22 @@ def run_seeds(seeds: Sequence[int], *, progress: Callable[[int], None], workers:
 
 def run_variants(names: Sequence[str], *, limit: int, workers: int | None = None) -> Iterator[Catch]:
     """Try each broken variant on seed after seed, until one catches it or the limit is reached."""
-    yield from _spread(_catch, [(name, limit) for name in names], workers=workers)
+    yield from _run_parallel(_catch, [(name, limit) for name in names], workers=workers)
 
 
-def caught(name: str, seeds: Iterable[int]) -> Catch:
-    """The first of these seeds that catches a variant."""
+def catch_variant(name: str, seeds: Iterable[int]) -> Catch:
+    """Find the first of these seeds that catches a variant."""
     variant = VARIANTS[name]
-    with variant.switched_in():
+    with variant.apply():
         for seed in seeds:
-            if faults := simulate(seed).faults:
-                return Catch(name, variant.wrong, seed, str(faults[0]))
-    return Catch(name, variant.wrong, None)
+            if violations := simulate(seed).violations:
+                return Catch(name, variant.description, seed, str(violations[0]))
+    return Catch(name, variant.description, None)
 
 
 def _catch(task: tuple[str, int]) -> Catch:
     name, limit = task
-    return caught(name, range(limit))
+    return catch_variant(name, range(limit))
 
 
 def _run_chunk(seeds: Sequence[int]) -> Total:
@@ -104,16 +104,16 @@ def _run_chunk(seeds: Sequence[int]) -> Total:
             total.messages += result.messages
             total.duplicates += result.duplicates
             total.simulated += result.seconds
-            total.breaches.update(fault.breach.value for fault in result.faults)
-            if result.faults:
-                total.faulty.append((seed, str(result.faults[0])))
+            total.violations.update(violation.promise.value for violation in result.violations)
+            if result.violations:
+                total.broken_seeds.append((seed, str(result.violations[0])))
     finally:
         gc.enable()
     total.seconds = time.process_time() - began
     return total
 
 
-def _spread(work: Callable[[T], R], tasks: Iterable[T], *, workers: int | None) -> Iterator[R]:
+def _run_parallel(work: Callable[[T], R], tasks: Iterable[T], *, workers: int | None) -> Iterator[R]:
     count = workers or os.cpu_count() or 1
     if count == 1:
         yield from map(work, tasks)

@@ -1,4 +1,4 @@
-"""The story of one run, line by line, for a person; nothing at all when nobody reads it."""
+"""The trace of one run, line by line. It costs nothing when no one reads it."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from pillarbox.contracts.store import (
 from pillarbox.message import Message
 from proof.simulation.virtual_time import Timeline
 
-__all__ = ["Tell", "Trace", "fingerprint", "story"]
+__all__ = ["PrintLine", "Trace", "fingerprint", "format_call"]
 
-Tell = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class Trace:
-    """Writes down what happens, if there is somebody to `tell`."""
+    """Prints what happens, if there is a `print_line`."""
 
-    def __init__(self, timeline: Timeline, tell: Tell | None = None) -> None:
+    def __init__(self, timeline: Timeline, print_line: PrintLine | None = None) -> None:
         self._timeline = timeline
-        self._tell = tell
-        self.is_on = tell is not None
+        self._print_line = print_line
+        self.is_on = print_line is not None
 
     def __call__(self, who: str, what: str) -> None:
-        if self._tell is not None:
-            self._tell(f"{self._timeline.now:9.4f} {who:8} {what}")
+        if self._print_line is not None:
+            self._print_line(f"{self._timeline.now:9.4f} {who:8} {what}")
 
 
 def fingerprint(lines: list[str]) -> str:
-    """Two runs with the same one went the same way."""
+    """Return a hash of the trace. Two runs with the same one went the same way."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def story(name: str, args: Sequence[Any], options: Mapping[str, Any], answer: object) -> str:
-    """Who reads it wants ids, lanes and epochs, and nothing that differs from run to run."""
-    told = [_short(arg) for arg in args] + [
-        f"{key}={_short(value)}" for key, value in options.items() if key != "lease"
+def format_call(name: str, args: Sequence[Any], options: Mapping[str, Any], answer: object) -> str:
+    """Format a call of the store with ids, lanes and epochs, and nothing that differs from run to run."""
+    arguments = [_format_value(arg) for arg in args] + [
+        f"{key}={_format_value(value)}" for key, value in options.items() if key != "lease"
     ]
-    return f"{name} {' '.join(told)} -> {_short(answer)}"
+    return f"{name} {' '.join(arguments)} -> {_format_value(answer)}"
 
 
-def _short(value: object) -> str:  # noqa: PLR0911 - one kind of value after the other
+def _format_value(value: object) -> str:  # noqa: PLR0911 - one kind of value after the other
     match value:
         case Message():
             waits = "" if value.waits is None else f" {value.waits.value}"
             return f"{value.id}:{value.key}{waits}"
         case ReadResult():
-            return f"{_short(value.messages)} {_short(value.cursor)}"
+            return f"{_format_value(value.messages)} {_format_value(value.cursor)}"
         case Cursor():
             return f"low {dict(value.low)}"
         case Fence():
@@ -66,23 +66,23 @@ def _short(value: object) -> str:  # noqa: PLR0911 - one kind of value after the
         case Claim():
             return f"#{value.number} {list(value.message_ids)} struck {value.strikes}"
         case RecoveredClaim():
-            return _short(value.claim)
+            return _format_value(value.claim)
         case Lane():
             return f"lane {value.partition} epoch {value.epoch}"
         case BlockedKey():
             return f"{value.key} {value.front.value}"
         case Settlement():
-            return _settlement(value)
+            return _format_settlement(value)
         case Registry():
             return f"{len(value.relays)} relays"
         case RelayInfo():
             return str(value.relay_id)[:8]
         case list() | tuple():
-            return f"[{', '.join(_short(one) for one in value)}]"
+            return f"[{', '.join(_format_value(one) for one in value)}]"
     return str(value)
 
 
-def _settlement(settlement: Settlement) -> str:
+def _format_settlement(settlement: Settlement) -> str:
     failures = [f"{t.message_id} {t.waits or t.state} {t.attempts}" for t in settlement.failures]
     parts = {"delivered": settlement.delivered, "troubled": failures, "returned": settlement.returned}
     return " ".join(f"{name} {list(ids)}" for name, ids in parts.items() if ids)

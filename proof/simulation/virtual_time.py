@@ -1,4 +1,4 @@
-"""Clocks that disagree: the store's, and one for each process."""
+"""Virtual time: one timeline, clocks that disagree, and the event loop of a simulated process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any, Final, Protocol
 __all__ = ["EPOCH", "ProcessClock", "ProcessLoop", "Spinning", "StoreClock", "Timeline"]
 
 _MOST_AT_ONCE: Final = 200_000
-"""Events of one moment, after which time would never go on."""
+"""Events at one time after which the timeline is taken to stand still."""
 
 
 class Spinning(Exception):
-    """Something keeps itself busy without letting time go on."""
+    """Something runs on and on without letting time pass."""
 
 
 class Runnable(Protocol):
-    """What has work of its own to do before time goes on."""
+    """Has work to do before time passes."""
 
     def run_ready(self) -> None:
-        """Do it all."""
+        """Do all of it."""
 
 
 class Timeline:
@@ -34,15 +34,15 @@ class Timeline:
     def __init__(self) -> None:
         self.now = 0.0
         self.runnable: list[Runnable] = []
-        """Who has work to do at this moment."""
+        """Everything that has work to do at this time."""
         self.running: Runnable | None = None
-        """Who did the last of it."""
+        """The one that ran last."""
         self._queue: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._number = 0
         self._is_over = False
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
-        """Call then; what is for the same moment is called in the order it was asked for."""
+        """Call at that time. Calls for the same time are made in the order in which they were scheduled."""
         self._number += 1
         heappush(self._queue, (when, self._number, call, args))
 
@@ -52,11 +52,11 @@ class Timeline:
         heappush(self._queue, (self.now + seconds, self._number, call, args))
 
     def end(self) -> None:
-        """Nothing more is to happen."""
+        """End the run: nothing more happens."""
         self._is_over = True
 
     def run(self, *, until: float) -> None:
-        """Let time go on until that moment, or its end."""
+        """Let time pass until then, or until `end` is called."""
         queue, runnable = self._queue, self.runnable
         at_once = 0
         while queue and queue[0][0] <= until and not self._is_over:
@@ -82,7 +82,7 @@ class StoreClock:
         self.was_set = False
 
     def set(self, by: float) -> None:
-        """Somebody corrects it."""
+        """Set the clock forwards, or backwards with a negative number."""
         self._offset += by
         self.was_set = True
 
@@ -94,7 +94,7 @@ class StoreClock:
 
 
 class ProcessClock:
-    """A process's clock: its seconds are a little longer or shorter, and its day is another."""
+    """The clock of a process: it runs a little faster or slower than the timeline, and shows another time."""
 
     def __init__(self, timeline: Timeline, *, rate: float, offset: float) -> None:
         self._timeline = timeline
@@ -110,16 +110,16 @@ class ProcessClock:
         return shown if shown > self._least else self._least
 
     def virtual(self, when: float) -> float:
-        """The moment at which this clock shows that."""
+        """Return the time on the timeline at which this clock shows `when`."""
         return max(self._timeline.now, (when - self._offset) / self._rate)
 
     def reached(self, when: float) -> None:
-        """A timer went off: whatever rounding says, the clock shows its time now."""
+        """Show at least this time: a timer for it went off, whatever rounding says."""
         self._least = max(self._least, when)
 
 
 _MOST_STEPS: Final = 50_000
-"""Steps of one moment, after which a process is taken to spin."""
+"""Steps at one time after which a process is taken to spin."""
 
 
 _MANY_TASKS: Final = 200
@@ -127,7 +127,7 @@ _MOST_WAITS: Final = 20
 
 
 class _Call:
-    """A callback that waits for its turn. What asyncio expects of a handle."""
+    """A scheduled callback, with what asyncio expects of a handle."""
 
     __slots__ = ("args", "call", "context", "is_cancelled", "when_")
 
@@ -151,12 +151,12 @@ class _Call:
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """What `asyncio` runs on inside a simulated process. It can be frozen, and killed without a last word."""
+    """The event loop inside a simulated process. It can be frozen, and killed without running any cleanup."""
 
-    def __init__(self, timeline: Timeline, clock: ProcessClock, *, told: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, timeline: Timeline, clock: ProcessClock, *, on_error: Callable[[dict[str, Any]], None]) -> None:
         self._timeline = timeline
         self._clock = clock
-        self._told = told
+        self._on_error = on_error
         self._ready: deque[_Call] = deque()
         self._late: list[_Call] = []
         """Timers that went off while it was frozen."""
@@ -164,7 +164,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.is_frozen = False
         self.is_dead = False
 
-    # --- what asyncio asks for ---
+    # --- the interface that asyncio uses ---
 
     def time(self) -> float:
         return self._clock.monotonic()
@@ -204,11 +204,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return self.is_dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An error that nobody caught: a bug, unless the process is dead."""
+        """Report an uncaught error as a bug, unless the process is dead."""
         if not self.is_dead:
-            self._told(context)
+            self._on_error(context)
 
-    # --- running ---
+    # --- run ---
 
     def _due(self, call: _Call) -> None:
         if call.is_cancelled or self.is_dead:
@@ -222,13 +222,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._ready.append(call)
 
     def _enter(self) -> None:
-        """From here on `asyncio` finds this loop. Telling it so costs a system call."""
+        """Make this the running loop. It is a system call, so it is avoided where possible."""
         if self._timeline.running is not self:
             self._timeline.running = self
             events._set_running_loop(self)
 
     def run_ready(self) -> None:
-        """Every step that can be made at this moment."""
+        """Run every callback that is ready at this time."""
         if self.is_frozen or self.is_dead:
             return
         ready, steps = self._ready, 0
@@ -244,14 +244,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             if (steps := steps + 1) > _MOST_STEPS:
                 raise Spinning("a relay makes step after step without waiting for anything")
 
-    # --- what the world does to it ---
+    # --- faults ---
 
     def freeze(self) -> None:
-        """Make no step until thawed, as a stopped process or a virtual machine that moves."""
+        """Make no step until thawed, as a stopped process or a migrated virtual machine."""
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Go on where it stood; every timer that should have gone off meanwhile does so now."""
+        """Go on; every timer that should have gone off meanwhile goes off now."""
         self.is_frozen = False
         late, self._late = self._late, []
         self._ready.extend(call for call in late if not call.is_cancelled)
@@ -259,19 +259,19 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._timeline.runnable.append(self)
 
     def kill(self) -> None:
-        """No step more. What its coroutines would do on their way out reaches nobody."""
+        """End it without another step. What its coroutines do while they are closed reaches no one."""
         self.is_dead = True
         self._ready.clear()
         self._enter()
         while self._tasks:
             task = self._tasks.pop()
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            _dispose_of(task.get_coro())
+            _close_coroutine(task.get_coro())
         self._ready.clear()
 
 
-def _dispose_of(coroutine: Any) -> None:
-    """Have it end now. Where it waits for something on its way out, it is told so again."""
+def _close_coroutine(coroutine: Any) -> None:
+    """Close a coroutine; close it again where it awaits something in its cleanup."""
     for _ in range(_MOST_WAITS):
         try:
             coroutine.close()

@@ -1,4 +1,4 @@
-"""One seed: a storm, a calm, and the count afterwards."""
+"""Runs one seed: a phase with faults, a phase without, and a check of every message."""
 
 from __future__ import annotations
 
@@ -8,122 +8,124 @@ from typing import Final
 
 from pillarbox.message import Message, State
 from proof.simulation.actors import Operators, Writers
-from proof.simulation.checker import Breach, Fault
-from proof.simulation.environment import Place
+from proof.simulation.checker import Promise, Violation
+from proof.simulation.environment import Environment
 from proof.simulation.fault_schedule import FaultSchedule
-from proof.simulation.process import Process, simulated
+from proof.simulation.process import Process, patch_relay
 from proof.simulation.scenario import Scenario
-from proof.simulation.trace import Tell
+from proof.simulation.trace import PrintLine
 from proof.simulation.virtual_time import Spinning
 
 __all__ = ["Result", "World", "simulate"]
 
-_PATIENCE: Final = 60.0
-"""Seconds of calm in which everything must come to its end."""
-_LOOK: Final = 0.05
+_RECOVERY_SECONDS: Final = 60.0
+"""Seconds without faults in which every message must come to its end."""
+_CHECK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
-    faults: list[Fault]
+    violations: list[Violation]
     duplicates: int
     messages: int
     seconds: float
-    """Of virtual time."""
+    """Seconds of virtual time."""
     seen: Counter[str]
 
 
-def simulate(seed: int, *, tell: Tell | None = None) -> Result:
+def simulate(seed: int, *, print_line: PrintLine | None = None) -> Result:
     """Run a seed to its end. The same seed runs the same way."""
-    scenario = Scenario.drawn(seed)
-    with simulated(scenario):
-        world = World(scenario, tell=tell)
+    scenario = Scenario.draw(seed)
+    with patch_relay(scenario):
+        world = World(scenario, print_line=print_line)
         world.run()
         return world.result()
 
 
 class World:
-    """Relays, writers and people in one place, and the fates."""
+    """Relays, writers, operators and the schedule of faults, in one environment."""
 
-    def __init__(self, scenario: Scenario, *, tell: Tell | None = None) -> None:
+    def __init__(self, scenario: Scenario, *, print_line: PrintLine | None = None) -> None:
         self._scenario = scenario
-        self._place = Place(scenario, tell=tell)
-        self._writers = Writers(self._place)
-        self._people = Operators(self._place)
+        self._env = Environment(scenario, print_line=print_line)
+        self._writers = Writers(self._env)
+        self._operators = Operators(self._env)
         self._processes = [self._process(number) for number in range(scenario.relays)]
-        self._fates = FaultSchedule(self._place, self._processes)
+        self._fault_schedule = FaultSchedule(self._env, self._processes)
         for process in self._processes:
-            self._place.timeline.after(self._place.dice.choice([0.0, 0.3]), process.start)
-        self._place.timeline.at(scenario.storm, self._calm)
-        self._look()
+            self._env.timeline.after(self._env.rng.choice([0.0, 0.3]), process.start)
+        self._env.timeline.at(scenario.fault_seconds, self._end_faults)
+        self._check_end()
 
     def _process(self, number: int) -> Process:
         scenario = self._scenario
         serves = scenario.destinations
-        if scenario.picky and number and scenario.settings.max_lanes is None:
+        if scenario.partial_relays and number and scenario.settings.max_lanes is None:
             serves = (serves[number % len(serves)],)
         once = scenario.once and number == scenario.relays - 1
         return Process(
-            f"r{number + 1}", self._place, serves=serves, once=once, on_death=self._died, on_moment=self._moment
+            f"r{number + 1}", self._env, serves=serves, once=once, on_end=self._restart, on_step=self._on_step
         )
 
     def run(self) -> None:
-        """Until everything is closed, or patience ends."""
+        """Run until every message is closed, or the time is up."""
         try:
-            self._place.timeline.run(until=self._scenario.storm + _PATIENCE)
+            self._env.timeline.run(until=self._scenario.fault_seconds + _RECOVERY_SECONDS)
         except Spinning as error:
-            self._place.ledger.fault(Breach.CRASHED, self._place.timeline.now, str(error))
+            self._env.deliveries.report(Promise.CRASHED, self._env.timeline.now, str(error))
         for process in self._processes:
             process.end()
-        self._count()
+        self._check_messages()
 
-    def _look(self) -> None:
-        """Whether there is anything left to wait for."""
-        place = self._place
-        if place.ledger.faults or (place.calm_at is not None and self._writers.is_done and not place.data.open.ids()):
-            place.timeline.end()
-        place.timeline.after(_LOOK, self._look)
+    def _check_end(self) -> None:
+        """End the run if there is nothing left to wait for."""
+        env = self._env
+        if env.deliveries.violations or (
+            env.faults_ended_at is not None and self._writers.is_done and not env.data.open.ids()
+        ):
+            env.timeline.end()
+        env.timeline.after(_CHECK_SECONDS, self._check_end)
 
-    def _died(self, process: Process) -> None:
-        self._place.timeline.after(self._place.dice.choice([0.05, 0.3, 0.8]), process.start)
+    def _restart(self, process: Process) -> None:
+        self._env.timeline.after(self._env.rng.choice([0.05, 0.3, 0.8]), process.start)
 
-    def _moment(self, process: Process) -> None:
-        self._fates.ambush(process)
+    def _on_step(self, process: Process) -> None:
+        self._fault_schedule.interrupt(process)
 
-    def _calm(self) -> None:
-        self._place.calm()
+    def _end_faults(self) -> None:
+        self._env.end_faults()
         for process in self._processes:
             if process.is_running:
-                process.line.mend()
+                process.connection.restore()
                 process.thaw()
-        self._people.mend()
+        self._operators.restore()
 
-    # --- the count ---
+    # --- the check ---
 
-    def _count(self) -> None:
-        """What every committed message came to."""
-        place = self._place
-        if place.ledger.faults:
+    def _check_messages(self) -> None:
+        """Check what became of every committed message."""
+        env = self._env
+        if env.deliveries.violations:
             return
-        ends = {message.id: message for message in place.data.messages()}
-        for id in place.ledger.rows.keys() - place.ledger.purged:
-            self._count_one(id, ends.get(id))
+        ends = {message.id: message for message in env.data.messages()}
+        for id in env.deliveries.rows.keys() - env.deliveries.purged:
+            self._check_message(id, ends.get(id))
 
-    def _count_one(self, id: int, end: Message | None) -> None:
-        ledger, now = self._place.ledger, self._place.timeline.now
+    def _check_message(self, id: int, end: Message | None) -> None:
+        deliveries, now = self._env.deliveries, self._env.timeline.now
         if end is None:
-            ledger.fault(Breach.LOST, now, f"{id} is nowhere")
+            deliveries.report(Promise.LOST, now, f"{id} is nowhere")
         elif end.state in (State.PENDING, State.SENDING):
-            ledger.fault(Breach.STUCK, now, f"{id} of {end.key} is {end.state.value}, waiting for {end.waits}")
-        elif end.state is State.DELIVERED and not ledger.taken[end.destination, id]:
-            ledger.fault(Breach.LOST, now, f"{id} counts as delivered, and {end.destination} never got it")
+            deliveries.report(Promise.STUCK, now, f"{id} of {end.key} is {end.state.value}, waiting for {end.waits}")
+        elif end.state is State.DELIVERED and not deliveries.taken[end.destination, id]:
+            deliveries.report(Promise.LOST, now, f"{id} counts as delivered, and {end.destination} never got it")
 
     def result(self) -> Result:
-        ledger = self._place.ledger
+        deliveries = self._env.deliveries
         return Result(
-            self._scenario.seed, ledger.faults, ledger.duplicates, len(ledger.rows), self._place.timeline.now,
-            ledger.seen,
+            self._scenario.seed, deliveries.violations, deliveries.duplicates, len(deliveries.rows),
+            self._env.timeline.now, deliveries.seen,
         )  # fmt: skip

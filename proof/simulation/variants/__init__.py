@@ -1,4 +1,4 @@
-"""Every broken variant, each a small function that says what it breaks. All of them must be caught."""
+"""The broken variants, each a small function that breaks one thing. The seeds must catch all of them."""
 
 from __future__ import annotations
 

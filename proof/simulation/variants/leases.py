@@ -12,77 +12,77 @@ from pillarbox.message import Message
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Heartbeat, LeaseLost
 from pillarbox.relay.sender import Sender
-from proof.simulation.variants.variant import Switch
+from proof.simulation.variants.variant import Replace
 
 __all__ = ["LEASES"]
 
 _AT_WORK: Final = 0.01
 
 
-def heartbeat_blocked_by_work(switch: Switch) -> None:
+def heartbeat_blocked_by_work(replace: Replace) -> None:
     """The lease is renewed between two sends, not beside them."""
-    send_as_it_was, renew_as_it_was = Sender._send, Heartbeat.run_once
+    original_send, original_renew = Sender._send, Heartbeat.run_once
     under_way: WeakKeyDictionary[Lease, int] = WeakKeyDictionary()
 
     async def send(sender: Sender, messages: Sequence[Message]) -> None:
         lease = sender._state.lease
         under_way[lease] = under_way.get(lease, 0) + 1
         try:
-            await send_as_it_was(sender, messages)
+            await original_send(sender, messages)
         finally:
             under_way[lease] -= 1
 
     async def run_once(heartbeat: Heartbeat) -> None:
         while under_way.get(heartbeat._lease):
             await asyncio.sleep(_AT_WORK)
-        await renew_as_it_was(heartbeat)
+        await original_renew(heartbeat)
 
-    switch(Sender, "_send", send)
-    switch(Heartbeat, "run_once", run_once)
+    replace(Sender, "_send", send)
+    replace(Heartbeat, "run_once", run_once)
 
 
-def lease_counted_from_the_answer(switch: Switch) -> None:
+def lease_counted_from_the_answer(replace: Replace) -> None:
     """The lease is believed to hold for its length after the renewal was answered, not after it was asked for."""
-    run_as_it_was = Heartbeat.run_once
+    original_run = Heartbeat.run_once
 
     async def run_once(heartbeat: Heartbeat) -> None:
         lease = heartbeat._lease
         before = lease._until
-        await run_as_it_was(heartbeat)
+        await original_run(heartbeat)
         if lease._until > before:
             lease.extend(heartbeat._clock.monotonic())
 
-    switch(Heartbeat, "run_once", run_once)
+    replace(Heartbeat, "run_once", run_once)
 
 
-def goes_on_without_a_lease(switch: Switch) -> None:
+def goes_on_without_a_lease(replace: Replace) -> None:
     """A relay stops when its renewal is refused, and not before."""
-    switch(Lease, "may_act", lambda lease, now: True)
+    replace(Lease, "may_act", lambda lease, now: True)
 
 
-def stale_claim_sent(switch: Switch) -> None:
+def stale_claim_sent(replace: Replace) -> None:
     """What was claimed under a lease is sent when that lease has ended: nobody looks again before sending."""
-    send_as_it_was = Sender.send_ready
+    original_send = Sender.send_ready
 
     def send_ready(sender: Sender) -> float:
         with patch.object(Lease, "may_act", lambda lease, now: True):
-            return send_as_it_was(sender)
+            return original_send(sender)
 
-    switch(Sender, "send_ready", send_ready)
+    replace(Sender, "send_ready", send_ready)
 
 
-def lease_lost_unnoticed(switch: Switch) -> None:
+def lease_lost_unnoticed(replace: Replace) -> None:
     """A relay that was refused a renewal goes on as before."""
-    run_as_it_was = Heartbeat.run_once
+    original_run = Heartbeat.run_once
 
     async def run_once(heartbeat: Heartbeat) -> None:
         try:
-            await run_as_it_was(heartbeat)
+            await original_run(heartbeat)
         except LeaseLost:
             heartbeat._lease.extend(heartbeat._clock.monotonic())
 
-    switch(Heartbeat, "run_once", run_once)
-    switch(Lease, "may_act", lambda lease, now: True)
+    replace(Heartbeat, "run_once", run_once)
+    replace(Lease, "may_act", lambda lease, now: True)
 
 
 LEASES = (

@@ -9,50 +9,50 @@ from pillarbox.message import Message, Waits
 from pillarbox.relay.in_flight import KeyQueue
 from pillarbox.relay.ordering import LaneOrdering
 from pillarbox.relay.pipeline import Pipeline
-from proof.simulation.variants.variant import Switch
+from proof.simulation.variants.variant import Replace
 
 __all__ = ["ORDER"]
 
 
-def parking_forgotten(switch: Switch) -> None:
+def parking_forgotten(replace: Replace) -> None:
     """A later message of a blocked key is taken when it is met."""
-    enqueue_as_it_was = LaneOrdering._enqueue
+    original_enqueue = LaneOrdering._enqueue
 
     def enqueue(ordering: LaneOrdering, message: Message, key: str, park: list[Message]) -> bool:
         if message.waits is Waits.RETRY:
-            return enqueue_as_it_was(ordering, message, key, park)
+            return original_enqueue(ordering, message, key, park)
         ordering._keys.setdefault(key, KeyQueue(message.partition)).add(message.id)
         return True
 
-    switch(LaneOrdering, "_enqueue", enqueue)
+    replace(LaneOrdering, "_enqueue", enqueue)
 
 
-def blocked_keys_not_loaded(switch: Switch) -> None:
+def blocked_keys_not_loaded(replace: Replace) -> None:
     """A lane that was taken over is read before its blocked keys are known."""
-    grant_as_it_was = Pipeline.grant
+    original_grant = Pipeline.grant
 
     def grant(
         pipeline: Pipeline, lanes: Iterable[Lane], inherited: Sequence[RecoveredClaim], blocked: Iterable[BlockedKey]
     ) -> None:
-        grant_as_it_was(pipeline, lanes, inherited, ())
+        original_grant(pipeline, lanes, inherited, ())
 
-    switch(Pipeline, "grant", grant)
+    replace(Pipeline, "grant", grant)
 
 
-def next_before_the_failure_is_settled(switch: Switch) -> None:
+def next_before_the_failure_is_settled(replace: Replace) -> None:
     """The next of a key goes as soon as the one before it has failed, before that is recorded."""
-    mark_failed_as_it_was = LaneOrdering.mark_failed
+    original_mark_failed = LaneOrdering.mark_failed
 
     def mark_failed(ordering: LaneOrdering, message: Message, failure: FailedOutcome) -> None:
-        mark_failed_as_it_was(ordering, message, failure)
+        original_mark_failed(ordering, message, failure)
         if message.key is not None and (queue := ordering._keys.get(message.key)) is not None:
             queue.stopped = False
             ordering._advance(queue)
 
-    switch(LaneOrdering, "mark_failed", mark_failed)
+    replace(LaneOrdering, "mark_failed", mark_failed)
 
 
-def two_of_a_key_at_once(switch: Switch) -> None:
+def two_of_a_key_at_once(replace: Replace) -> None:
     """The next of a key does not wait for the answer to the one before it."""
 
     def advance(ordering: LaneOrdering, queue: KeyQueue) -> None:
@@ -70,45 +70,45 @@ def two_of_a_key_at_once(switch: Switch) -> None:
         elif queue.current == message_id:
             queue.current = None
 
-    switch(LaneOrdering, "_advance", advance)
-    switch(KeyQueue, "remove", remove)
+    replace(LaneOrdering, "_advance", advance)
+    replace(KeyQueue, "remove", remove)
 
 
-def held_key_goes_on(switch: Switch) -> None:
+def held_key_goes_on(replace: Replace) -> None:
     """A held message does not hold its key."""
-    mark_failed_as_it_was = LaneOrdering.mark_failed
+    original_mark_failed = LaneOrdering.mark_failed
 
     def mark_failed(ordering: LaneOrdering, message: Message, failure: FailedOutcome) -> None:
-        mark_failed_as_it_was(ordering, message, failure)
+        original_mark_failed(ordering, message, failure)
         if failure.waits is Waits.HELD and message.key is not None:
             queue = ordering._keys[message.key]
             queue.blocked, queue.front, queue.stopped = False, None, False
 
-    switch(LaneOrdering, "mark_failed", mark_failed)
+    replace(LaneOrdering, "mark_failed", mark_failed)
 
 
-def lane_not_suspended(switch: Switch) -> None:
+def lane_not_suspended(replace: Replace) -> None:
     """After something went back into a lane, news of it is taken before it is read from its start."""
-    switch(LaneOrdering, "_suspend", lambda ordering, partition: None)
+    replace(LaneOrdering, "_suspend", lambda ordering, partition: None)
 
 
-def never_read_again(switch: Switch) -> None:
+def never_read_again(replace: Replace) -> None:
     """What went back is below the mark, and the mark stays."""
-    switch(Cursor, "restart", lambda cursor, partitions: cursor)
+    replace(Cursor, "restart", lambda cursor, partitions: cursor)
 
 
-def head_closed_unnoticed(switch: Switch) -> None:
+def head_closed_unnoticed(replace: Replace) -> None:
     """When the head of a key closes, what was parked behind it is not read."""
-    review_as_it_was = LaneOrdering._review
+    original_review = LaneOrdering._review
 
     def review(ordering: LaneOrdering, key: str, queue: KeyQueue) -> None:
         if not queue.needs_read:
-            review_as_it_was(ordering, key, queue)
+            original_review(ordering, key, queue)
 
-    switch(LaneOrdering, "_review", review)
+    replace(LaneOrdering, "_review", review)
 
 
-def older_claim_sent(switch: Switch) -> None:
+def older_claim_sent(replace: Replace) -> None:
     """A claim that commits after something went back into its lane is sent, before what went back."""
 
     def confirm_claim(ordering: LaneOrdering, number: int, messages: Sequence[Message], *, strikes: int = 0) -> None:
@@ -117,17 +117,17 @@ def older_claim_sent(switch: Switch) -> None:
             ordering._in_flight.assign_claim(number, entries, strikes=strikes)
             ordering._admit(entries)
 
-    switch(LaneOrdering, "confirm_claim", confirm_claim)
+    replace(LaneOrdering, "confirm_claim", confirm_claim)
 
 
-def rest_of_a_hot_key_forgotten(switch: Switch) -> None:
+def rest_of_a_hot_key_forgotten(replace: Replace) -> None:
     """What was left in the table of a key that is too hot to hold is never fetched."""
-    switch(LaneOrdering, "next_remainders", lambda ordering, limit: [])
+    replace(LaneOrdering, "next_remainders", lambda ordering, limit: [])
 
 
-def front_gone_unnoticed(switch: Switch) -> None:
+def front_gone_unnoticed(replace: Replace) -> None:
     """A person closed what stood in front of a hot key, and its relay waits for it on."""
-    switch(LaneOrdering, "recheck_hot_keys", lambda ordering, blocked: None)
+    replace(LaneOrdering, "recheck_hot_keys", lambda ordering, blocked: None)
 
 
 ORDER = (

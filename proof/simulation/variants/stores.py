@@ -10,17 +10,17 @@ from pillarbox.contracts.store import Claim, Cursor, Fence, Lane, RecoveredClaim
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, Waits
 from pillarbox.stores.memory import MemoryStore, MemoryTransaction, Snapshot
-from proof.simulation.variants.variant import Switch
+from proof.simulation.variants.variant import Replace
 
 __all__ = ["STORES"]
 
 
-def no_fence(switch: Switch) -> None:
+def no_fence(replace: Replace) -> None:
     """A relay whose lane was taken over may go on writing in it."""
-    switch(MemoryStore, "_check_fence", lambda store, fence: None)
+    replace(MemoryStore, "_check_fence", lambda store, fence: None)
 
 
-def fence_without_epoch(switch: Switch) -> None:
+def fence_without_epoch(replace: Replace) -> None:
     """The fence asks who owns the lane, not under which epoch."""
 
     def check(store: MemoryStore, fence: Fence) -> None:
@@ -28,59 +28,59 @@ def fence_without_epoch(switch: Switch) -> None:
         if lost := [partition for partition, owner in owners.items() if owner != fence.relay_id]:
             raise Fenced(fence.destination, lost)
 
-    switch(MemoryStore, "_check_fence", check)
+    replace(MemoryStore, "_check_fence", check)
 
 
-class _Moment:
+class _Pause:
     """Lets the world go on between two statements of one call."""
 
     def __await__(self) -> Generator[float, None, None]:
         yield 0.25
 
 
-def unlocked_fence(switch: Switch) -> None:
+def unlocked_fence(replace: Replace) -> None:
     """The fence is checked in one step and the outcome written in another; a takeover fits in between."""
 
     async def settle(store: MemoryStore, fence: Fence, settlement: Settlement) -> None:
         store._check_fence(fence)
-        await _Moment()
+        await _Pause()
         for row in store._open_in_fence(fence, settlement.delivered):
             store._deliver(row)
-        for trouble in settlement.failures:
-            for row in store._open_in_fence(fence, [trouble.message_id]):
-                store._record_failure(row, trouble, by=fence.relay_id)
+        for failure in settlement.failures:
+            for row in store._open_in_fence(fence, [failure.message_id]):
+                store._record_failure(row, failure, by=fence.relay_id)
         store._trim_claims(fence.relay_id, settlement)
 
-    switch(MemoryStore, "settle", settle)
+    replace(MemoryStore, "settle", settle)
 
 
-def id_cursor(switch: Switch) -> None:
+def id_cursor(replace: Replace) -> None:
     """One mark for all lanes, the highest id that was ever read, and nothing below it is looked at again."""
 
     def moved_on(store: MemoryStore, cursor: Cursor, partitions: Sequence[int], messages: Sequence[Message]) -> Cursor:
         highest = max([*cursor.low.values(), *(message.id for message in messages)], default=0)
         return Cursor(dict.fromkeys(range(64), highest), None, store._session)
 
-    switch(MemoryStore, "_advance", moved_on)
-    switch(Cursor, "restart", lambda cursor, partitions: cursor)
+    replace(MemoryStore, "_advance", moved_on)
+    replace(Cursor, "restart", lambda cursor, partitions: cursor)
 
 
-def no_late_rows(switch: Switch) -> None:
+def no_late_rows(replace: Replace) -> None:
     """The low mark of a lane passes over what commits late."""
-    switch(MemoryStore, "_is_late", lambda store, row, cursor: False)
+    replace(MemoryStore, "_is_late", lambda store, row, cursor: False)
 
 
-def no_late_rows_of_old_transactions(switch: Switch) -> None:
+def no_late_rows_of_old_transactions(replace: Replace) -> None:
     """Late rows of transactions that were in progress when the mark passed are forgotten."""
-    switch(Snapshot, "sees", lambda snapshot, tx: tx < snapshot.xmax)
+    replace(Snapshot, "sees", lambda snapshot, tx: tx < snapshot.xmax)
 
 
-def no_late_rows_of_young_transactions(switch: Switch) -> None:
+def no_late_rows_of_young_transactions(replace: Replace) -> None:
     """Late rows of transactions that are younger than the snapshot are forgotten."""
-    switch(Snapshot, "sees", lambda snapshot, tx: tx not in snapshot.xip)
+    replace(Snapshot, "sees", lambda snapshot, tx: tx not in snapshot.xip)
 
 
-def claim_lost_on_crash(switch: Switch) -> None:
+def claim_lost_on_crash(replace: Replace) -> None:
     """What a dead relay had in hand stays in its claim, and what is in a claim is not read."""
     waiting = MemoryStore._rows_in_lanes
 
@@ -90,11 +90,11 @@ def claim_lost_on_crash(switch: Switch) -> None:
         claimed = store.data.claimed_ids()
         return [row for row in waiting(store, destination, partitions, waits) if row.id not in claimed]
 
-    switch(MemoryStore, "_rows_in_lanes", unclaimed)
-    switch(MemoryStore, "_recover_claims", lambda store, relay_id, lanes, claim_number: [])
+    replace(MemoryStore, "_rows_in_lanes", unclaimed)
+    replace(MemoryStore, "_recover_claims", lambda store, relay_id, lanes, claim_number: [])
 
 
-def claim_forgotten_on_crash(switch: Switch) -> None:
+def claim_forgotten_on_crash(replace: Replace) -> None:
     """A dead relay's claims vanish with it: nobody knows what it died of."""
 
     def inherit(
@@ -106,35 +106,35 @@ def claim_forgotten_on_crash(switch: Switch) -> None:
             store.data.remove_from_claim(holder, number, {row.id for row in rows})
         return []
 
-    switch(MemoryStore, "_recover_claims", inherit)
+    replace(MemoryStore, "_recover_claims", inherit)
 
 
-def parking_not_written(switch: Switch) -> None:
+def parking_not_written(replace: Replace) -> None:
     """What waits behind an earlier message is put aside and never written down as parked."""
-    claim_as_it_was = MemoryStore.claim
+    original_claim = MemoryStore.claim
 
     async def claim(store: MemoryStore, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
-        await claim_as_it_was(store, fence, claim)
+        await original_claim(store, fence, claim)
 
-    switch(MemoryStore, "claim", claim)
+    replace(MemoryStore, "claim", claim)
 
 
-def dirty_read(switch: Switch) -> None:
+def dirty_read(replace: Replace) -> None:
     """Messages are visible before their transaction commits."""
-    insert_as_it_was, rollback_as_it_was = MemoryTransaction.insert, MemoryTransaction.rollback
+    original_insert, original_rollback = MemoryTransaction.insert, MemoryTransaction.rollback
 
     def insert(transaction: MemoryTransaction, batch: Any) -> None:
-        insert_as_it_was(transaction, batch)
+        original_insert(transaction, batch)
         for row in transaction._rows:
             transaction._data.open.put(row)
 
     def rollback(transaction: MemoryTransaction) -> None:
-        rollback_as_it_was(transaction)
+        original_rollback(transaction)
         for row in transaction._rows:
             transaction._data.open.drop(row.id)
 
-    switch(MemoryTransaction, "insert", insert)
-    switch(MemoryTransaction, "rollback", rollback)
+    replace(MemoryTransaction, "insert", insert)
+    replace(MemoryTransaction, "rollback", rollback)
 
 
 STORES = (

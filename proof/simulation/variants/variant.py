@@ -1,4 +1,4 @@
-"""A relay or a store that is broken on purpose, switched in from outside."""
+"""A broken variant of a relay or a store, patched in from outside."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-__all__ = ["Switch", "Variant"]
+__all__ = ["Replace", "Variant"]
 
-Switch = Callable[[object, str, Any], None]
-"""Puts something else in the place of a class's attribute, until the variant is switched out."""
+Replace = Callable[[object, str, Any], None]
+"""Replaces an attribute of a class or module while the variant is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One fault that somebody might make. `breaks` is a function that makes it; its docstring says what is wrong."""
+    """One mistake that could be made. `change` makes it, and its docstring says what is wrong."""
 
-    breaks: Callable[[Switch], None]
+    change: Callable[[Replace], None]
 
     @property
     def name(self) -> str:
-        return self.breaks.__name__.replace("_", " ")
+        return self.change.__name__.replace("_", " ")
 
     @property
-    def wrong(self) -> str:
-        return (self.breaks.__doc__ or "").strip()
+    def description(self) -> str:
+        return (self.change.__doc__ or "").strip()
 
     @contextmanager
-    def switched_in(self) -> Iterator[None]:
-        """While the block runs, everything is broken in this way."""
+    def apply(self) -> Iterator[None]:
+        """Apply the variant while the block runs."""
         with ExitStack() as patches:
-            self.breaks(lambda owner, name, new: patches.enter_context(patch.object(owner, name, new)))
+            self.change(lambda owner, name, new: patches.enter_context(patch.object(owner, name, new)))
             yield

@@ -1,4 +1,4 @@
-"""The checker itself: planted faults are noticed, and what is allowed is not taken for one."""
+"""The checker itself: planted violations are noticed, and what is allowed is not taken for one."""
 
 from __future__ import annotations
 
@@ -9,119 +9,119 @@ from msgspec.structs import replace
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.samples import sample
-from proof.simulation.checker import Breach, Evidence, Ledger
+from proof.simulation.checker import DeliveryChecker, FailureChecker, Promise
 
 
 def row(id: int, key: str | None = "k", destination: str = "a") -> Message:
     return replace(sample(key=key, destination=destination), id=id)
 
 
-def breaches(ledger: Ledger) -> list[Breach]:
-    return [fault.breach for fault in ledger.faults]
+def violations(deliveries: DeliveryChecker) -> list[Promise]:
+    return [violation.promise for violation in deliveries.violations]
 
 
-def ledger_with(*rows: Message) -> Ledger:
-    ledger = Ledger()
-    ledger.committed(rows)
-    return ledger
+def checker_with(*rows: Message) -> DeliveryChecker:
+    deliveries = DeliveryChecker()
+    deliveries.record_commit(rows)
+    return deliveries
 
 
-def takes(ledger: Ledger, *ids: int) -> Ledger:
+def takes(deliveries: DeliveryChecker, *ids: int) -> DeliveryChecker:
     for id in ids:
-        ledger.took("a", row(id), 0.0)
-    return ledger
+        deliveries.record_delivery("a", row(id), 0.0)
+    return deliveries
 
 
 # --- ghosts ---
 
 
 def test_what_was_never_committed_is_a_ghost() -> None:
-    assert breaches(takes(Ledger(), 1)) == [Breach.GHOST]
+    assert violations(takes(DeliveryChecker(), 1)) == [Promise.GHOST]
 
 
 def test_what_was_committed_for_another_destination_is_a_ghost() -> None:
-    assert breaches(takes(ledger_with(row(1, destination="b")), 1)) == [Breach.GHOST]
+    assert violations(takes(checker_with(row(1, destination="b")), 1)) == [Promise.GHOST]
 
 
 def test_what_was_moved_may_come_late_to_where_it_was_taken_from() -> None:
-    ledger = ledger_with(row(1))
-    ledger.moved(1, "b")
-    takes(ledger, 1)
-    ledger.took("b", row(1), 0.0)
-    assert breaches(ledger) == []
+    deliveries = checker_with(row(1))
+    deliveries.record_move(1, "b")
+    takes(deliveries, 1)
+    deliveries.record_delivery("b", row(1), 0.0)
+    assert violations(deliveries) == []
 
 
 # --- order ---
 
 
 def test_an_overtaking_is_noticed() -> None:
-    assert breaches(takes(ledger_with(row(1), row(2)), 2)) == [Breach.OUT_OF_ORDER]
+    assert violations(takes(checker_with(row(1), row(2)), 2)) == [Promise.OUT_OF_ORDER]
 
 
 def test_a_repeat_is_counted_and_is_no_overtaking() -> None:
-    ledger = takes(ledger_with(row(1), row(2)), 1, 2, 1)
-    assert (breaches(ledger), ledger.duplicates) == ([], 1)
+    deliveries = takes(checker_with(row(1), row(2)), 1, 2, 1)
+    assert (violations(deliveries), deliveries.duplicates) == ([], 1)
 
 
 def test_other_keys_and_messages_without_one_wait_for_nobody() -> None:
-    assert breaches(takes(ledger_with(row(1), row(2, "other"), row(3, None)), 3, 2, 1)) == []
+    assert violations(takes(checker_with(row(1), row(2, "other"), row(3, None)), 3, 2, 1)) == []
 
 
 def test_another_destination_has_an_order_of_its_own() -> None:
-    ledger = ledger_with(row(1), row(2, destination="b"))
-    ledger.took("b", row(2), 0.0)
-    assert breaches(ledger) == []
+    deliveries = checker_with(row(1), row(2, destination="b"))
+    deliveries.record_delivery("b", row(2), 0.0)
+    assert violations(deliveries) == []
 
 
 def test_what_is_closed_is_waited_for_by_nobody() -> None:
-    ledger = ledger_with(row(1), row(2))
-    ledger.closed(1)
-    assert breaches(takes(ledger, 2)) == []
+    deliveries = checker_with(row(1), row(2))
+    deliveries.record_close(1)
+    assert violations(takes(deliveries, 2)) == []
 
 
 def test_what_its_writer_deferred_neither_waits_nor_is_waited_for() -> None:
     deferred = replace(row(1), available_at=row(1).event_time)
-    assert breaches(takes(ledger_with(deferred, row(2)), 2, 1)) == []
+    assert violations(takes(checker_with(deferred, row(2)), 2, 1)) == []
     late = replace(row(2), available_at=row(1).event_time)
-    assert breaches(takes(ledger_with(row(1), late), 2, 1)) == []
+    assert violations(takes(checker_with(row(1), late), 2, 1)) == []
 
 
 def test_what_a_person_sent_again_departs_from_the_order() -> None:
-    ledger = ledger_with(row(1), row(2), row(3))
-    ledger.freed(2)
-    assert breaches(takes(ledger, 2)) == []
-    assert breaches(takes(ledger, 3)) == [Breach.OUT_OF_ORDER]
+    deliveries = checker_with(row(1), row(2), row(3))
+    deliveries.exempt(2)
+    assert violations(takes(deliveries, 2)) == []
+    assert violations(takes(deliveries, 3)) == [Promise.OUT_OF_ORDER]
 
 
 # --- attempts and failures ---
 
 
 class Case:
-    """One life of a relay with one destination."""
+    """One relay_run of a relay with one destination."""
 
     def __init__(self, *, attempts: int | None = 2, lone_cap: int = 1) -> None:
-        self.ledger = ledger_with(row(1), row(2))
-        self.evidence = Evidence(self.ledger, attempts={"a": attempts}, lone_cap=lone_cap)
+        self.deliveries = checker_with(row(1), row(2))
+        self.failures = FailureChecker(self.deliveries, attempts={"a": attempts}, lone_cap=lone_cap)
         self._now = 0.0
 
     def tries(self, id: int, *, acks: Sequence[int] = (), rejected: bool = False) -> None:
         """An attempt that fails, while others are acknowledged."""
         self._now += 1.0
-        self.evidence.began("life", "a", [row(id)], self._now)
+        self.failures.record_send("relay_run", "a", [row(id)], self._now)
         for other in acks:
-            self.evidence.acknowledged("life", "a", other, self._now + 0.5)
-        self.evidence.refused("life", "a", id, rejected=rejected)
+            self.failures.record_ack("relay_run", "a", other, self._now + 0.5)
+        self.failures.record_refusal("relay_run", "a", id, rejected=rejected)
 
-    def records(self, state: State, waits: Waits | None = None, *, attempts: int = 1) -> list[Breach]:
-        trouble = FailedOutcome(message_id=1, state=state, waits=waits, attempts=attempts)
-        self.evidence.recorded("life", row(1), trouble, self._now)
-        return breaches(self.ledger)
+    def records(self, state: State, waits: Waits | None = None, *, attempts: int = 1) -> list[Promise]:
+        failure = FailedOutcome(message_id=1, state=state, waits=waits, attempts=attempts)
+        self.failures.check("relay_run", row(1), failure, self._now)
+        return violations(self.deliveries)
 
 
 def test_an_attempt_without_a_witness_is_noticed() -> None:
     case = Case()
     case.tries(1)
-    assert case.records(State.PENDING, Waits.RETRY) == [Breach.SPENT]
+    assert case.records(State.PENDING, Waits.RETRY) == [Promise.SPENT]
 
 
 def test_an_attempt_with_a_witness_is_fair() -> None:
@@ -135,7 +135,7 @@ def test_a_witness_from_before_the_previous_attempt_proves_nothing() -> None:
     case.tries(1, acks=[2])
     case.tries(1)
     case.tries(1)
-    assert case.records(State.PENDING, Waits.RETRY) == [Breach.SPENT]
+    assert case.records(State.PENDING, Waits.RETRY) == [Promise.SPENT]
 
 
 def test_recording_the_same_twice_is_one_record() -> None:
@@ -148,19 +148,19 @@ def test_recording_the_same_twice_is_one_record() -> None:
 def test_failing_an_innocent_is_noticed() -> None:
     case = Case(attempts=2)
     case.tries(1, acks=[2])
-    assert case.records(State.FAILED) == [Breach.INNOCENT]
+    assert case.records(State.FAILED) == [Promise.INNOCENT]
 
 
 def test_failing_is_fair_when_rejected_or_out_of_attempts_or_deadly() -> None:
     rejected, spent, deadly = Case(), Case(attempts=1), Case(lone_cap=2)
     rejected.tries(1, rejected=True)
     spent.tries(1, acks=[2])
-    deadly.evidence.died_alone(1)
-    deadly.evidence.died_alone(1)
+    deadly.failures.record_lone_death(1)
+    deadly.failures.record_lone_death(1)
     assert [case.records(State.FAILED) for case in (rejected, spent, deadly)] == [[], [], []]
 
 
 def test_dying_less_often_than_the_cap_is_no_reason() -> None:
     case = Case(lone_cap=2)
-    case.evidence.died_alone(1)
-    assert case.records(State.PENDING, Waits.HELD) == [Breach.INNOCENT]
+    case.failures.record_lone_death(1)
+    assert case.records(State.PENDING, Waits.HELD) == [Promise.INNOCENT]

@@ -1,4 +1,4 @@
-"""A short storm over the real relay: `make simulate` is the long one. A seed that fails fails again."""
+"""Some seeds of the simulation; `make simulate` runs many more. A seed that fails fails again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from pillarbox.contracts.store import Action
-from proof.simulation.fault_kinds import FaultKind
-from proof.simulation.runner import caught
+from proof.simulation.runner import catch_variant
+from proof.simulation.scenario import FaultKind
 from proof.simulation.trace import fingerprint
 from proof.simulation.variants import VARIANTS
 from proof.simulation.world import Result, simulate
@@ -28,15 +28,15 @@ RARE: Final = (
             FaultKind.KILL,
             FaultKind.FREEZE,
             FaultKind.STOP,
-            FaultKind.CUT,
-            FaultKind.LAG,
-            FaultKind.AMBUSH,
+            FaultKind.DISCONNECT,
+            FaultKind.RENEWAL_LAG,
+            FaultKind.INTERRUPT,
         )
     ),
-    *(kind.value for kind in (FaultKind.OUTAGE, FaultKind.JUMP, FaultKind.RESTART)),
+    *(kind.value for kind in (FaultKind.OUTAGE, FaultKind.CLOCK_JUMP, FaultKind.RESTART)),
     *(action.value for action in (Action.REDRIVEN, Action.REPLAYED, Action.DISCARDED, Action.DEFERRED)),
     *("retry", "failed", "held", "skipped", "returned", "breaker", "paused", "inherited", "handed over"),
-    *("fenced", "lease lost", "store failed", "rolled back", "deadly", "breaking"),
+    *("fenced", "lease lost", "store failed", "rolled back", "relay killed by message", "connection broken by message"),
 )
 LIKELY: Final = {
     "older claim sent": 67,
@@ -65,22 +65,22 @@ LIMIT: Final = 1_000
 
 
 @cache
-def result_of(seed: int) -> Result:
+def get_result(seed: int) -> Result:
     return simulate(seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_is_broken(seed: int) -> None:
-    result = result_of(seed)
-    assert [str(fault) for fault in result.faults] == []
+    result = get_result(seed)
+    assert [str(violation) for violation in result.violations] == []
     assert result.messages > 0
 
 
-def test_the_seeds_meet_every_kind_of_trouble() -> None:
+def test_the_seeds_meet_every_kind_of_fault() -> None:
     """A simulation that never got there would prove nothing."""
     seen: Counter[str] = Counter()
     for seed in SEEDS:
-        seen += result_of(seed).seen
+        seen += get_result(seed).seen
     assert [what for what in RARE if not seen[what]] == []
 
 
@@ -88,42 +88,42 @@ def test_a_seed_runs_the_same_way_twice() -> None:
     traces = []
     for _ in range(2):
         lines: list[str] = []
-        simulate(7, tell=lines.append)
+        simulate(7, print_line=lines.append)
         traces.append(fingerprint(lines))
     assert traces[0] == traces[1]
 
 
-def test_whether_it_is_told_changes_nothing() -> None:
-    told, untold = simulate(7, tell=lambda _: None), simulate(7)
-    assert (told.seconds, told.duplicates, told.seen) == (untold.seconds, untold.duplicates, untold.seen)
+def test_tracing_changes_nothing() -> None:
+    traced, untraced = simulate(7, print_line=lambda _: None), simulate(7)
+    assert (traced.seconds, traced.duplicates, traced.seen) == (untraced.seconds, untraced.duplicates, untraced.seen)
 
 
 def test_a_seed_runs_the_same_way_in_another_process() -> None:
     """Nothing hangs on the addresses or hashes of one process."""
-    assert _replayed(hash_seed="1") == _replayed(hash_seed="2")
+    assert _replay(hash_seed="1") == _replay(hash_seed="2")
 
 
-def _replayed(*, hash_seed: str) -> str:
+def _replay(*, hash_seed: str) -> str:
     command = [sys.executable, "-m", "proof.simulation", "--seed", "7"]
     environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    told = subprocess.run(command, env=environ, check=True, capture_output=True, timeout=100).stdout
-    return hashlib.sha256(told).hexdigest()
+    output = subprocess.run(command, env=environ, check=True, capture_output=True, timeout=100).stdout
+    return hashlib.sha256(output).hexdigest()
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_a_broken_variant_is_caught(name: str) -> None:
     seeds = [LIKELY.get(name, 0), *range(LIMIT)]
-    catch = caught(name, seeds)
-    assert catch.seed is not None, f"{name}: {catch.wrong}"
+    catch = catch_variant(name, seeds)
+    assert catch.seed is not None, f"{name}: {catch.description}"
 
 
-def test_the_page_tells_what_every_variant_breaks() -> None:
+def test_the_page_says_what_every_variant_breaks() -> None:
     page = (Path(__file__).parents[3] / "docs" / "simulation.md").read_text()
-    told = [f"| {variant.name} | {variant.wrong} |" for variant in VARIANTS.values()]
-    assert [row for row in told if row not in page] == []
+    rows = [f"| {variant.name} | {variant.description} |" for variant in VARIANTS.values()]
+    assert [row for row in rows if row not in page] == []
 
 
-def test_switching_a_variant_out_mends_everything() -> None:
-    with VARIANTS["no fence"].switched_in():
+def test_a_variant_leaves_nothing_behind() -> None:
+    with VARIANTS["no fence"].apply():
         pass
-    assert simulate(3).faults == []
+    assert simulate(3).violations == []

@@ -14,7 +14,7 @@ import msgspec
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.config import Config
 from pillarbox.contracts.finding import Finding, Severity
-from pillarbox.contracts.store import Count, Store, StoreInspector
+from pillarbox.contracts.store import AnyStore, Count, MonitorStore, StoreInspector
 from pillarbox.contracts.transport import Inspector, Transport
 from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.message import Names
@@ -237,7 +237,7 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
         findings = [*find_unshared_store(store.features), *(finding for one in results for finding in one.findings)]
         return StoreResult(findings=findings, topics=results[-1].topics)
 
-    async def _check_settings(self, store: Store) -> StoreResult:
+    async def _check_settings(self, store: AnyStore) -> StoreResult:
         return StoreResult(findings=await store.inspect() if isinstance(store, StoreInspector) else [])
 
     async def _check_tables(self) -> StoreResult:
@@ -247,12 +247,12 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
             return StoreResult(findings=[])
         return StoreResult(findings=list(find_schema_differences(await schema.verify())))
 
-    async def _check_clock(self, store: Store) -> StoreResult:
+    async def _check_clock(self, store: AnyStore) -> StoreResult:
         skews = [await _measure_skew(store, self.clock) for _ in range(_CLOCK_READS)]
         # The quickest answer is the most exact.
         return StoreResult(findings=list(find_clock_skew(min(skews, key=lambda skew: skew.uncertainty))))
 
-    async def _check_messages(self, store: Store) -> StoreResult:
+    async def _check_messages(self, store: MonitorStore) -> StoreResult:
         counts = await store.counts(limit=_COUNT_LIMIT)
         registry = await store.registry(lease=self.lease)
         served = {name for relay in registry.relays for name in relay.destinations}
@@ -270,7 +270,7 @@ async def _run_check(limit: TimeLimit, what: str, check: Coroutine[Any, Any, Sto
         return StoreResult(findings=[report_unchecked(what, error)])
 
 
-async def _measure_skew(store: Store, clock: Clock) -> ClockSkew:
+async def _measure_skew(store: AnyStore, clock: Clock) -> ClockSkew:
     asked_at, began = clock.now(), clock.monotonic()
     store_time = await store.now()
     half = timedelta(seconds=clock.monotonic() - began) / 2

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Fence, Store
+from pillarbox.contracts.store import Fence, RelayStore
 from pillarbox.errors import Fenced, StoreError, StoreUnavailable
 from pillarbox.relay.breaker import Breaker
 from pillarbox.relay.lease import Lease
@@ -34,7 +34,7 @@ class DestinationState:
         self,
         settings: DestinationSettings,
         *,
-        store: Store,
+        store: RelayStore,
         lease: Lease,
         policy: OutcomePolicy,
         clock: Clock,

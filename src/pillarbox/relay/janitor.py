@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from pillarbox.contracts.store import Selection, Store
+from pillarbox.contracts.store import OperatorStore, Selection
 from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State
 from pillarbox.relay.settings import Retention
@@ -21,7 +21,7 @@ class Janitor:
     """Cleans in small batches until nothing is old enough."""
 
     def __init__(
-        self, store: Store, *, retention: Retention, telemetry: Telemetry, archive: Archive | None = None
+        self, store: OperatorStore, *, retention: Retention, telemetry: Telemetry, archive: Archive | None = None
     ) -> None:
         self._store = store
         self._retention = retention

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Registry, RelayInfo, Store
+from pillarbox.contracts.store import Registry, RelayInfo, RelayStore
 from pillarbox.errors import StoreError
 from pillarbox.message import PARTITIONS
 from pillarbox.relay.lease import Lease
@@ -34,7 +34,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: Store,
+        store: RelayStore,
         lease: Lease,
         *,
         settings: RelaySettings,
@@ -97,7 +97,7 @@ class Rebalancer:
 
     def __init__(
         self,
-        store: Store,
+        store: RelayStore,
         lease: Lease,
         pipelines: Mapping[str, Pipeline],
         *,

@@ -16,7 +16,7 @@ from pillarbox.stores.mariadb.connection import Database, Transaction
 from pillarbox.stores.operations import Keep
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
-from pillarbox.stores.sync_sql.store import SyncSqlStore, forward
+from pillarbox.stores.sync_sql.store import SyncSqlStore
 
 __all__ = ["MariadbStore"]
 
@@ -25,7 +25,7 @@ _WAITS: Final = 18
 """Columns of a row."""
 
 
-class MariadbStore:
+class MariadbStore(SyncSqlStore[Database]):
     """`Store` on MariaDB 10.6 or MySQL 8.0, or newer, through PyMySQL in threads.
 
     `schema` is the database of the tables, where it is not the URL's. `keep` says what stays of a delivered message;
@@ -45,10 +45,8 @@ class MariadbStore:
         connections: int = 4,
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
-        self._database = Database(
-            url, names=Names(schema, prefix), clock=clock, connections=connections, timeout=timeout
-        )
-        self._shared = SyncSqlStore(self._database, name=self.features.name, keep=keep)
+        database = Database(url, names=Names(schema, prefix), clock=clock, connections=connections, timeout=timeout)
+        super().__init__(database, name=self.features.name, keep=keep)
 
     async def read(
         self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
@@ -92,44 +90,6 @@ class MariadbStore:
     async def facts(self) -> MariadbFacts:
         """Return what the findings are drawn from."""
         return await read_facts(self._database)
-
-    # The rest is the same over every blocking driver.
-    open = forward(SyncSqlStore.open)
-    close = forward(SyncSqlStore.close)
-    now = forward(SyncSqlStore.now)
-    read_key = forward(SyncSqlStore.read_key)
-    blocked_keys = forward(SyncSqlStore.blocked_keys)
-    next_due = forward(SyncSqlStore.next_due)
-    claim = forward(SyncSqlStore.claim)
-    settle = forward(SyncSqlStore.settle)
-    register = forward(SyncSqlStore.register)
-    renew = forward(SyncSqlStore.renew)
-    registry = forward(SyncSqlStore.registry)
-    take = forward(SyncSqlStore.take)
-    release = forward(SyncSqlStore.release)
-    leave = forward(SyncSqlStore.leave)
-    forget = forward(SyncSqlStore.forget)
-    redrive = forward(SyncSqlStore.redrive)
-    replay = forward(SyncSqlStore.replay)
-    discard = forward(SyncSqlStore.discard)
-    defer = forward(SyncSqlStore.defer)
-    purge = forward(SyncSqlStore.purge)
-    purge_ids = forward(SyncSqlStore.purge_ids)
-    note = forward(SyncSqlStore.note)
-    pause = forward(SyncSqlStore.pause)
-    resume = forward(SyncSqlStore.resume)
-    pauses = forward(SyncSqlStore.pauses)
-    inbox_failures = forward(SyncSqlStore.inbox_failures)
-    redrive_inbox = forward(SyncSqlStore.redrive_inbox)
-    discard_inbox = forward(SyncSqlStore.discard_inbox)
-    purge_inbox = forward(SyncSqlStore.purge_inbox)
-    find = forward(SyncSqlStore.find)
-    count = forward(SyncSqlStore.count)
-    journal = forward(SyncSqlStore.journal)
-    counts = forward(SyncSqlStore.counts)
-    oldest_due = forward(SyncSqlStore.oldest_due)
-    activity = forward(SyncSqlStore.activity)
-    claims = forward(SyncSqlStore.claims)
 
 
 class _NoNotifications:

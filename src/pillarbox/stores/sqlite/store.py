@@ -21,7 +21,7 @@ from pillarbox.stores.sqlite.connection import Database, Synchronous, Transactio
 from pillarbox.stores.sqlite.notifications import poll_commits
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
-from pillarbox.stores.sync_sql.store import SyncSqlStore, forward
+from pillarbox.stores.sync_sql.store import SyncSqlStore
 
 __all__ = ["SqliteStore"]
 
@@ -29,7 +29,7 @@ _PARTITION: Final = 3
 """Column of a row."""
 
 
-class SqliteStore:
+class SqliteStore(SyncSqlStore[Database]):
     """`Store` in an SQLite file, which any number of processes of one machine share.
 
     `clock` is the store's clock. `keep` says what stays of a delivered message. With `synchronous="normal"` no
@@ -54,14 +54,14 @@ class SqliteStore:
             raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is {synchronous!r}: write 'full' or 'normal'.")
-        self._database = Database(
+        database = Database(
             Path(path),
             statements=build_statements(Names(prefix=prefix)),
             clock=SystemClock() if clock is None else clock,
             synchronous=synchronous,
             busy_timeout=busy_timeout,
         )
-        self._shared = SyncSqlStore(self._database, name=self.features.name, keep=keep)
+        super().__init__(database, name=self.features.name, keep=keep)
 
     async def read(
         self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
@@ -93,44 +93,6 @@ class SqliteStore:
     async def facts(self) -> SqliteFacts:
         """Return what the findings are drawn from."""
         return await read_facts(self._database)
-
-    # The rest is the same over every blocking driver.
-    open = forward(SyncSqlStore.open)
-    close = forward(SyncSqlStore.close)
-    now = forward(SyncSqlStore.now)
-    read_key = forward(SyncSqlStore.read_key)
-    blocked_keys = forward(SyncSqlStore.blocked_keys)
-    next_due = forward(SyncSqlStore.next_due)
-    claim = forward(SyncSqlStore.claim)
-    settle = forward(SyncSqlStore.settle)
-    register = forward(SyncSqlStore.register)
-    renew = forward(SyncSqlStore.renew)
-    registry = forward(SyncSqlStore.registry)
-    take = forward(SyncSqlStore.take)
-    release = forward(SyncSqlStore.release)
-    leave = forward(SyncSqlStore.leave)
-    forget = forward(SyncSqlStore.forget)
-    redrive = forward(SyncSqlStore.redrive)
-    replay = forward(SyncSqlStore.replay)
-    discard = forward(SyncSqlStore.discard)
-    defer = forward(SyncSqlStore.defer)
-    purge = forward(SyncSqlStore.purge)
-    purge_ids = forward(SyncSqlStore.purge_ids)
-    note = forward(SyncSqlStore.note)
-    pause = forward(SyncSqlStore.pause)
-    resume = forward(SyncSqlStore.resume)
-    pauses = forward(SyncSqlStore.pauses)
-    inbox_failures = forward(SyncSqlStore.inbox_failures)
-    redrive_inbox = forward(SyncSqlStore.redrive_inbox)
-    discard_inbox = forward(SyncSqlStore.discard_inbox)
-    purge_inbox = forward(SyncSqlStore.purge_inbox)
-    find = forward(SyncSqlStore.find)
-    count = forward(SyncSqlStore.count)
-    journal = forward(SyncSqlStore.journal)
-    counts = forward(SyncSqlStore.counts)
-    oldest_due = forward(SyncSqlStore.oldest_due)
-    activity = forward(SyncSqlStore.activity)
-    claims = forward(SyncSqlStore.claims)
 
 
 def _select_fresh(

@@ -1,15 +1,11 @@
-"""Methods of `Store` that are the same over every blocking driver.
-
-A store owns a `SyncSqlStore` and forwards to it; reading fresh messages, wake-ups and checks are its own.
-"""
+"""Methods of `Store` that are the same over every blocking driver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import wraps
 from operator import itemgetter
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from pillarbox.contracts.store import (
@@ -55,10 +51,9 @@ from pillarbox.stores.sync_sql.rows import (
     to_microseconds,
 )
 
-__all__ = ["SyncSqlStore", "forward"]
+__all__ = ["SyncSqlStore"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
+D = TypeVar("D", bound=Database)
 
 _BY_ID: Final = itemgetter(0)
 _FINDS: Final = {
@@ -72,13 +67,15 @@ _FINDS: Final = {
 _COUNTS: Final = ("count_fresh", "count_due", "count_blocked")
 
 
-class SyncSqlStore:
-    """Store over a `Database`, without `read`, `read_due`, `wakeups` and `inspect`.
+class SyncSqlStore(Generic[D]):
+    """Base of a store over a blocking driver. A store adds `features`, `read`, `read_due`, `wakeups` and `inspect`.
 
-    `name` is the store's, which its migrations go by. `keep` says what stays of a delivered message.
+    A base class, and not a part that a store owns: a store would only repeat every signature to forward it.
+
+    `name` selects the store's migrations. `keep` says what stays of a delivered message.
     """
 
-    def __init__(self, database: Database, *, name: str, keep: Keep) -> None:
+    def __init__(self, database: D, *, name: str, keep: Keep) -> None:
         check_keep(keep)
         self._database = database
         self._name = name
@@ -342,19 +339,6 @@ class SyncSqlStore:
     async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
         values = {"older_than": to_duration(older_than), "limit": limit}
         return [open_claim_from_row(row) for row in await self._database.query("claims_old", values)]
-
-
-def forward(
-    method: Callable[Concatenate[SyncSqlStore, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """Build a method that calls the same method of the `SyncSqlStore` that a store owns as `_shared`."""
-
-    # A coroutine function, not a function that returns a coroutine: who wraps a store asks for the difference.
-    @wraps(method)
-    async def call(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await method(store._shared, *args, **kwargs)
-
-    return call
 
 
 def _find(

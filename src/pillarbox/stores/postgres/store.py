@@ -1,4 +1,4 @@
-"""The PostgreSQL store: what the relay does, and delegates for what people and monitors ask."""
+"""PostgreSQL store: what relays and operators do. `queries` answers what operators and monitors ask."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import (
+    Action,
     Activity,
     BlockedKey,
     BulkResult,
@@ -37,18 +38,18 @@ from pillarbox.contracts.store import (
     StoreFeatures,
     Wakeups,
 )
+from pillarbox.durations import FOREVER
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, Names, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.operations import Keep, check_keep
+from pillarbox.stores.operations import Keep, check_keep, eligible_states, explain_empty_batch
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
 from pillarbox.stores.postgres.connection import Database, Now, Pooler
 from pillarbox.stores.postgres.driver import Connection, DriverName
 from pillarbox.stores.postgres.notifications import listen
-from pillarbox.stores.postgres.operations import PostgresOperations
-from pillarbox.stores.postgres.queries import PostgresQueries
+from pillarbox.stores.postgres.queries import Parameters, PostgresQueries, inbox_parameters
 from pillarbox.stores.postgres.rows import message_from_row
-from pillarbox.stores.sql import Statements
+from pillarbox.stores.sql import Statements, build_conditions
 
 __all__ = ["PostgresStore", "Snapshot"]
 
@@ -89,7 +90,6 @@ class PostgresStore:
         self._sql = Statements("pillarbox.stores.postgres", self._names)
         self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
         self._queries = PostgresQueries(self._database, self._sql, now=self._now)
-        self._operations = PostgresOperations(self._database, self._sql, self._queries, now=self._now)
 
     # --- lifecycle ---
 
@@ -322,47 +322,104 @@ class PostgresStore:
         """Read the settings, sessions and rights that the findings are drawn from."""
         return await read_facts(self._database, self._sql, names=self._names)
 
-    # --- operations ---
+    # --- operations on messages ---
 
     async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
-        return await self._operations.redrive(selection, by=by, limit=limit, to=to)
+        states = eligible_states(Action.REDRIVEN, selection, to=to)
+        return await self._reopen(Action.REDRIVEN, selection, states, by=by, limit=limit, to=to)
 
     async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
-        return await self._operations.replay(selection, by=by, limit=limit)
+        states = eligible_states(Action.REPLAYED, selection)
+        return await self._reopen(Action.REPLAYED, selection, states, by=by, limit=limit)
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
-        return await self._operations.discard(selection, by=by, reason=reason, limit=limit)
+        states = eligible_states(Action.DISCARDED, selection)
+        return await self._run_batch("discard", Action.DISCARDED, selection, _to_values(states), reason, by, limit)
 
     async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
-        return await self._operations.defer(selection, until=until, by=by, limit=limit)
+        # The statement knows pending messages only: where they are not wanted, it may take none.
+        wanted = bool(eligible_states(Action.DEFERRED, selection))
+        return await self._run_batch("defer", Action.DEFERRED, selection, until, by, limit if wanted else 0)
+
+    async def _reopen(
+        self,
+        action: Action,
+        selection: Selection,
+        states: Sequence[State],
+        *,
+        by: str,
+        limit: int,
+        to: str | None = None,
+    ) -> BulkResult:
+        held = State.FAILED in states
+        return await self._run_batch("reopen", action, selection, _to_values(states), held, to, limit, action.value, by)
+
+    async def _run_batch(self, statement: str, action: Action, selection: Selection, *values: object) -> BulkResult:
+        parameters = Parameters((*values, self._now()))
+        where = build_conditions(selection, parameters)
+        async with self._database.unpinned() as connection:
+            count, last_id, bare = await connection.fetchrow(self._sql.fill(statement, where), *parameters.values)
+        if last_id is not None:
+            return BulkResult(count, last_id, bare)
+        named = Selection(ids=selection.ids, message_ids=selection.message_ids)
+        found = await self._queries.find(named, limit=1, payloads=False)
+        return explain_empty_batch(selection, [(message.id, message.state) for message in found], action)
+
+    # --- retention ---
 
     async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
-        return await self._operations.purge(state, older_than=older_than, limit=limit)
+        if older_than == FOREVER:
+            return 0
+        return await self._delete("purge", state.value, older_than, limit, self._now())
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
-        return await self._operations.purge_ids(ids)
+        return await self._delete("purge_ids", list(ids))
 
     async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
-        return await self._operations.purge_inbox(older_than=older_than, limit=limit)
+        if older_than == FOREVER:
+            return 0
+        return await self._delete("purge_inbox", older_than, limit, self._now())
+
+    async def _delete(self, statement: str, *values: object) -> int:
+        async with self._database.durable() as connection:
+            deleted: int = await connection.fetchval(self._sql[statement], *values)
+        return deleted
+
+    # --- operations on inboxes ---
 
     async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
-        return await self._operations.redrive_inbox(selection, by=by, limit=limit)
+        return await self._change_inbox("redrive_inbox", *inbox_parameters(selection), limit, by, self._now())
 
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
-        return await self._operations.discard_inbox(selection, by=by, reason=reason, limit=limit)
+        return await self._change_inbox("discard_inbox", *inbox_parameters(selection), limit, by, self._now(), reason)
+
+    async def _change_inbox(self, statement: str, *values: object) -> int:
+        async with self._database.unpinned() as connection:
+            changed: int = await connection.fetchval(self._sql[statement], *values)
+        return changed
+
+    # --- operations on destinations and the store ---
 
     async def note(self, action: str, *, by: str, detail: str) -> None:
-        await self._operations.note(action, by=by, detail=detail)
+        async with self._database.durable() as connection:
+            await connection.execute(self._sql["journal_store"], action, by, detail, self._now())
 
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
-        await self._operations.pause(destination, by=by, reason=reason)
+        async with self._database.durable() as connection:
+            await connection.execute(self._sql["pause"], destination, by, reason, self._now())
 
     async def resume(self, destination: str, *, by: str) -> bool:
-        return await self._operations.resume(destination, by=by)
+        async with self._database.durable() as connection:
+            resumed: Any = await connection.fetchval(self._sql["resume"], destination, by, self._now())
+        return resumed is not None
 
 
 def _server_now() -> None:
     """Return None: the statements then take the server's time."""
+
+
+def _to_values(states: Sequence[State]) -> list[str]:
+    return [state.value for state in states]
 
 
 # --- one read: parameters, result, marks ---

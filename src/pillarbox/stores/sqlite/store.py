@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +15,11 @@ import msgspec
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
-from pillarbox.errors import ConfigError
+from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import Message, Names
 from pillarbox.stores.operations import Keep
 from pillarbox.stores.sqlite.checks import SqliteFacts, check_facts, read_facts
 from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
-from pillarbox.stores.sqlite.notifications import poll_commits
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
 from pillarbox.stores.sync_sql.store import SyncSqlStore
@@ -27,6 +28,8 @@ __all__ = ["SqliteStore"]
 
 _PARTITION: Final = 3
 """Column of a row."""
+_POLL_INTERVAL: Final = 0.005
+"""Seconds between two looks for commits of others."""
 
 
 class SqliteStore(SyncSqlStore[Database]):
@@ -84,7 +87,7 @@ class SqliteStore(SyncSqlStore[Database]):
         return messages_from_rows(await self._database.query("read_due", values))
 
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
-        return poll_commits(self._database, wake)
+        return _poll_commits(self._database, wake)
 
     async def inspect(self) -> Sequence[Finding]:
         """Return settings and shortages that could lose or delay messages. Changes nothing."""
@@ -93,6 +96,9 @@ class SqliteStore(SyncSqlStore[Database]):
     async def facts(self) -> SqliteFacts:
         """Return what the findings are drawn from."""
         return await read_facts(self._database)
+
+
+# --- fresh messages ---
 
 
 def _select_fresh(
@@ -129,3 +135,58 @@ def _advance(cursor: Cursor, rows: Sequence[Any], ends: Mapping[int, int]) -> Cu
     low = {**cursor.low, **{row[_PARTITION]: row[0] for row in rows}}
     low |= {partition: end for partition, end in ends.items() if end > low.get(partition, 0)}
     return Cursor(low, None, cursor.session)
+
+
+# --- wake-ups ---
+
+
+@asynccontextmanager
+async def _poll_commits(database: Database, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:
+    """Call `wake` soon after another connection committed, while the block runs. SQLite itself notifies nobody."""
+    poller = _Poller(database, wake)
+    task = asyncio.create_task(poller.run())
+    try:
+        yield poller
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class _Poller:
+    """Reads the file's `data_version` on a connection of its own, which never reads or writes a row.
+
+    That version counts the commits of the store too. The version on the store's own connection counts those of
+    others only, and is read when something changed: a busy relay must not wake itself.
+    """
+
+    def __init__(self, database: Database, wake: Callable[[], None]) -> None:
+        self._database = database
+        self._wake = wake
+        self.is_listening = False
+
+    async def run(self) -> None:
+        with closing(sqlite3.connect(self._database.path, isolation_level=None, timeout=0)) as connection:
+            version, others = _read_version(connection), await self._read_others()
+            self.is_listening = True
+            self._wake()  # a commit between the two reads changes neither from now on
+            while True:
+                await asyncio.sleep(_POLL_INTERVAL)
+                if (latest := _read_version(connection)) != version:
+                    version, before, others = latest, others, await self._read_others()
+                    if others != before or others is None:
+                        self._wake()
+
+    async def _read_others(self) -> int | None:
+        """Return the version that only others change; None while it cannot be read."""
+        try:
+            return await self._database.call(_read_version)
+        except StoreError:
+            return None
+
+
+def _read_version(connection: sqlite3.Connection) -> int | None:
+    try:
+        version: int = connection.execute("pragma data_version").fetchone()[0]
+    except sqlite3.OperationalError:
+        return None
+    return version

@@ -38,7 +38,7 @@ from pillarbox.operations.bulk import (
     describe_result,
     format_count,
 )
-from pillarbox.stores.operations import eligible_states
+from pillarbox.stores.rules import eligible_states
 
 __all__ = ["messages"]
 

@@ -14,8 +14,8 @@ from pillarbox.stores.migrations import Migration, Plan
 from pillarbox.stores.urls import StoreUrl, check_sqlite_url, parse_store_url
 
 if TYPE_CHECKING:
-    from pillarbox.stores.operations import Keep
     from pillarbox.stores.postgres.connection import Pooler
+    from pillarbox.stores.rules import Keep
     from pillarbox.stores.sqlite.connection import Synchronous
 
 __all__ = ["Schema", "StoreFactory", "open_schema", "open_store"]

@@ -49,7 +49,14 @@ from pillarbox.contracts.store import (
 from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Insert, Start, TakeRedriven
 from pillarbox.errors import Fenced, NotInTransaction, StoreUnavailable
 from pillarbox.message import Message, State, Waits
-from pillarbox.stores.operations import Keep, build_inbox_entry, eligible_states, explain_empty_batch
+from pillarbox.stores.rules import (
+    Keep,
+    add_strikes,
+    build_inbox_entry,
+    eligible_states,
+    explain_empty_batch,
+    group_by_strikes,
+)
 
 __all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
 
@@ -283,20 +290,17 @@ class MemoryStore:
         return Lane(destination, partition, before.epoch + 1)
 
     def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
-        """Move what any relay has claimed in these lanes into claims of this one.
-
-        They are returned with one strike more than the new claims record: until the relay claims them anew, none of
-        them is under way, and its death would prove nothing about them.
-        """
+        """Move what any relay has claimed in these lanes into claims of this one, with one strike more."""
         rows: dict[int, Message] = {}
-        strikes: dict[int, int] = {}
+        claims: list[tuple[int, Iterable[int]]] = []
         taken = {(lane.destination, lane.partition) for lane in lanes}
         for (holder, number), claim in list(self._data.claims.items()):
             moved = {row.id: row for row in self._open_messages(claim) if (row.destination, row.partition) in taken}
             rows |= moved
-            strikes |= {id: max(claim.strikes + 1, strikes.get(id, 0)) for id in moved}
+            claims.append((claim.strikes, moved))
             self._data.remove_from_claim(holder, number, set(moved))
-        recovered = _group_by_strikes(rows, strikes, first=claim_number)
+        messages = [rows[id] for id in sorted(rows)]
+        recovered = group_by_strikes(messages, add_strikes(claims), claim_number=claim_number)
         for one in recovered:
             self._data.claims[relay_id, one.claim.number] = replace(one.claim, strikes=one.claim.strikes - 1)
             self._data.claimed_at[relay_id, one.claim.number] = self._clock.now()
@@ -616,17 +620,6 @@ def _apply_failure(row: Message, failure: FailedOutcome, now: datetime) -> Messa
         available_at=row.available_at if failure.state.is_closed else due_at,
         status_at=now,
     )
-
-
-def _group_by_strikes(
-    rows: Mapping[int, Message], strikes: Mapping[int, int], *, first: int
-) -> Sequence[RecoveredClaim]:
-    """Build one claim per count of strikes, its messages by id."""
-    recovered = []
-    for number, count in enumerate(sorted(set(strikes.values())), start=first):
-        group = [rows[id] for id in sorted(rows) if strikes[id] == count]
-        recovered.append(RecoveredClaim(Claim(number, [row.id for row in group], count), group))
-    return recovered
 
 
 def _matches(message: Message, selection: Selection) -> bool:

@@ -36,7 +36,7 @@ from pillarbox.operations.bulk import BATCH_SIZE, change_all, describe_result, f
 from pillarbox.operations.failures import group_failures
 from pillarbox.operations.store_access import run_on_store
 from pillarbox.redaction import redact
-from pillarbox.stores.operations import eligible_states
+from pillarbox.stores.rules import eligible_states
 from pillarbox.stores.urls import parse_store_url
 
 __all__ = ["FailureAdmin", "MessageAdmin"]

@@ -13,7 +13,7 @@ from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.message import Message, Names
 from pillarbox.stores.mariadb.checks import MariadbFacts, check_facts, read_facts
 from pillarbox.stores.mariadb.connection import Database, Transaction
-from pillarbox.stores.operations import Keep
+from pillarbox.stores.rules import Keep
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
 from pillarbox.stores.sync_sql.store import SyncSqlStore

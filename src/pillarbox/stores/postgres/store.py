@@ -42,13 +42,13 @@ from pillarbox.durations import FOREVER
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, Names, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.operations import Keep, check_keep, eligible_states, explain_empty_batch
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
 from pillarbox.stores.postgres.connection import Database, Now, Pooler
 from pillarbox.stores.postgres.driver import Connection, DriverName
 from pillarbox.stores.postgres.notifications import listen
 from pillarbox.stores.postgres.queries import Parameters, PostgresQueries, inbox_parameters
 from pillarbox.stores.postgres.rows import message_from_row
+from pillarbox.stores.rules import Keep, add_strikes, check_keep, eligible_states, explain_empty_batch, group_by_strikes
 from pillarbox.stores.sql import Statements, build_conditions
 
 __all__ = ["PostgresStore", "Snapshot"]
@@ -252,21 +252,15 @@ class PostgresStore:
     ) -> Sequence[RecoveredClaim]:
         """Move what the owners have claimed in these lanes into claims of this relay, with one strike more."""
         claims = await connection.fetch(self._sql["claims_lock"], list(owners))
-        strikes: dict[int, int] = {}
-        for _, _, claim_strikes, ids in claims:
-            for message_id in ids:
-                strikes[message_id] = max(strikes.get(message_id, 0), claim_strikes + 1)
+        strikes = add_strikes((claim_strikes, ids) for _, _, claim_strikes, ids in claims)
         rows = await connection.fetch(self._sql["claims_open"], list(strikes), destination, list(partitions))
         messages = [message_from_row(row) for row in rows]
         for owner in owners:
             await connection.execute(self._sql["claims_trim"], owner, [message.id for message in messages])
-        recovered = _group_by_strikes(messages, strikes, claim_number=claim_number)
+        recovered = group_by_strikes(messages, strikes, claim_number=claim_number)
         for claim in (one.claim for one in recovered):
-            # The stored claim has one strike less: until the messages are claimed anew, none of them is being sent,
-            # and a relay that dies with them proves nothing.
-            stored_strikes = claim.strikes - 1
             await connection.execute(
-                self._sql["claims_recover"], relay_id, claim.number, claim.message_ids, stored_strikes, self._now()
+                self._sql["claims_recover"], relay_id, claim.number, claim.message_ids, claim.strikes - 1, self._now()
             )
         return recovered
 
@@ -522,19 +516,6 @@ def _failure_columns(failures: Iterable[FailedOutcome]) -> tuple[list[object], .
 
 
 # --- claims and relays from rows ---
-
-
-def _group_by_strikes(
-    messages: Sequence[Message], strikes: Mapping[int, int], *, claim_number: int
-) -> Sequence[RecoveredClaim]:
-    """Build one claim per count of strikes, numbered from `claim_number`."""
-    groups: dict[int, list[Message]] = defaultdict(list)
-    for message in messages:
-        groups[strikes[message.id]].append(message)
-    return [
-        RecoveredClaim(Claim(number, [message.id for message in group], count), group)
-        for number, (count, group) in enumerate(sorted(groups.items()), start=claim_number)
-    ]
 
 
 def _registry_from_rows(rows: Sequence[Any]) -> Registry:

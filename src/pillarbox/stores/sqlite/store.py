@@ -17,7 +17,7 @@ from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import Message, Names
-from pillarbox.stores.operations import Keep
+from pillarbox.stores.rules import Keep
 from pillarbox.stores.sqlite.checks import SqliteFacts, check_facts, read_facts
 from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch

@@ -14,8 +14,8 @@ from pillarbox.contracts.store import (
     Settlement,
 )
 from pillarbox.errors import Fenced
-from pillarbox.message import Message, State, Waits
-from pillarbox.stores.operations import Keep
+from pillarbox.message import State, Waits
+from pillarbox.stores.rules import Keep, add_strikes, group_by_strikes
 from pillarbox.stores.sync_sql.database import Transaction
 from pillarbox.stores.sync_sql.rows import (
     StoredClaim,
@@ -155,36 +155,16 @@ def take_lanes(
 def _recover_claims(
     tx: Transaction, relay_id: str, claims: Sequence[StoredClaim], lanes: Mapping[str, object], *, claim_number: int
 ) -> Sequence[RecoveredClaim]:
-    """Move what is claimed in these lanes into claims of this relay.
-
-    They are returned with one strike more than the new claims record: until the relay claims them anew, none of
-    them is under way, and its death would prove nothing about them.
-    """
-    strikes: dict[int, int] = {}
-    for claim in claims:
-        for id_ in claim.message_ids:
-            strikes[id_] = max(claim.strikes + 1, strikes.get(id_, 0))
+    """Move what is claimed in these lanes into claims of this relay, with one strike more."""
+    strikes = add_strikes((claim.strikes, claim.message_ids) for claim in claims)
     messages = messages_from_rows(tx.query("claimed_messages", {**lanes, "ids": list(strikes)}))
     moved = {message.id for message in messages}
     _trim_claims(tx, claims, keep=lambda id_: id_ not in moved)
-    recovered = _group_by_strikes(messages, strikes, first=claim_number)
+    recovered = group_by_strikes(messages, strikes, claim_number=claim_number)
     for one in recovered:
         values = _claim_values(relay_id, one.claim)
         tx.execute("claims_recover", values | {"strikes": one.claim.strikes - 1})
     return recovered
-
-
-def _group_by_strikes(
-    messages: Sequence[Message], strikes: Mapping[int, int], *, first: int
-) -> Sequence[RecoveredClaim]:
-    """Build one claim per count of strikes."""
-    groups: dict[int, list[Message]] = {}
-    for message in messages:
-        groups.setdefault(strikes[message.id], []).append(message)
-    return [
-        RecoveredClaim(Claim(number, [message.id for message in group], count), group)
-        for number, (count, group) in enumerate(sorted(groups.items()), start=first)
-    ]
 
 
 def release_lanes(tx: Transaction, fence: Fence) -> None:

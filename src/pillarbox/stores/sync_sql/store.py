@@ -31,7 +31,7 @@ from pillarbox.contracts.store import (
 from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.operations import Keep, check_keep, eligible_states, explain_empty_batch
+from pillarbox.stores.rules import Keep, check_keep, eligible_states, explain_empty_batch
 from pillarbox.stores.statistics import ROWS_LOOKED_UP, build_sample, mark_truncated, merge_counts
 from pillarbox.stores.sync_sql.claims import record_claim, release_lanes, settle, take_lanes
 from pillarbox.stores.sync_sql.database import Database, Transaction

@@ -1,16 +1,57 @@
-"""Rules of operators' actions that are the same for every store: eligible states, refusals, what is kept."""
+"""Rules that are the same for every store: recovered claims, eligible states, refusals, what is kept. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from pillarbox.contracts.store import Action, BulkResult, JournalEntry, Selection
+from pillarbox.contracts.store import Action, BulkResult, Claim, JournalEntry, RecoveredClaim, Selection
 from pillarbox.errors import ConfigError, IllegalTransition, NoSuchMessage
-from pillarbox.message import State
+from pillarbox.message import Message, State
 
-__all__ = ["Keep", "build_inbox_entry", "check_keep", "eligible_states", "explain_empty_batch"]
+__all__ = [
+    "Keep",
+    "add_strikes",
+    "build_inbox_entry",
+    "check_keep",
+    "eligible_states",
+    "explain_empty_batch",
+    "group_by_strikes",
+]
+
+# --- claims of dead relays ---
+
+
+def add_strikes(claims: Iterable[tuple[int, Iterable[int]]]) -> dict[int, int]:
+    """Map each message of a dead relay's claims, given as strikes and ids, to its strikes: one more than before."""
+    strikes: dict[int, int] = {}
+    for before, message_ids in claims:
+        for message_id in message_ids:
+            # A message can be in two claims for a moment, when it gets one of its own to be sent alone.
+            strikes[message_id] = max(before + 1, strikes.get(message_id, 0))
+    return strikes
+
+
+def group_by_strikes(
+    messages: Iterable[Message], strikes: Mapping[int, int], *, claim_number: int
+) -> list[RecoveredClaim]:
+    """Build one claim per count of strikes, numbered from `claim_number`. The messages keep their order.
+
+    The store records each with one strike less. Until the new owner claims the messages anew none of them is being
+    sent, and a relay that dies with them proves nothing about them.
+    """
+    groups: dict[int, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(strikes[message.id], []).append(message)
+    return [
+        RecoveredClaim(Claim(number, [message.id for message in group], count), group)
+        for number, (count, group) in enumerate(sorted(groups.items()), start=claim_number)
+    ]
+
+
+# --- actions of operators ---
+
 
 _ELIGIBLE: Final = {
     Action.REDRIVEN: (State.FAILED, State.DISCARDED),
@@ -63,6 +104,9 @@ def build_inbox_entry(
         error=reason,
         detail=f"{source} {message_id}",
     )
+
+
+# --- history ---
 
 
 Keep = Literal["full", "no-payload", "off"]

@@ -43,6 +43,8 @@ __all__ = [
     "build_routes",
     "build_section",
     "check_key",
+    "find_receiver_url",
+    "list_consumers",
     "list_destinations",
     "merge_layers",
     "read_destination_layers",
@@ -54,7 +56,7 @@ __all__ = [
 ]
 
 _FILE_NAME: Final = "pillarbox.toml"
-SECTIONS: Final = ("store", "outbox", "relay", "log", "alerts", "destinations")
+SECTIONS: Final = ("store", "outbox", "relay", "log", "alerts", "destinations", "consumers")
 """The tables of the file. A new one must be added here."""
 _NO_VALUES: Final[Layer] = MappingProxyType({})
 _NOTHING_FIXED: Final[Mapping[KeyPath, object]] = MappingProxyType({})
@@ -335,7 +337,7 @@ def build_routes(config: Config, settings: OutboxSettings) -> Routes:
 
 # --- [destinations.*] ---
 
-_PREFIX: Final = "PILLARBOX_DESTINATION_"
+_DESTINATION_PREFIX: Final = "PILLARBOX_DESTINATION_"
 _URL: Final = "_URL"
 
 
@@ -348,7 +350,7 @@ def list_destinations(config: Config) -> Sequence[str]:
     flags = {path[1] for path in config.flags if path[0] == "destinations"}
     slugs = {_to_slug(name) for name in (*file, *flags)}
     # A variable PILLARBOX_DESTINATION_<NAME>_URL alone makes a destination, if its name is not one of the others.
-    new = {slug.lower() for slug in _find_slugs_with_url(config.environ) if slug not in slugs}
+    new = {slug.lower() for slug in _find_slugs(config.environ, _DESTINATION_PREFIX, _URL) if slug not in slugs}
     names = sorted({*file, *flags, *new})
     if SKIPPED_DESTINATION in names:
         raise ConfigError(f"The destination {SKIPPED_DESTINATION!r} is reserved; choose another name.")
@@ -379,12 +381,12 @@ def _read_destination_variables(
     slugs = [_to_slug(name) for name in names]
     layers: dict[str, dict[KeyPath, ConfigValue]] = {}
     for variable in sorted(environ):
-        if not variable.startswith(_PREFIX) or (value := _read_variable(variable, environ)) is None:
+        if not variable.startswith(_DESTINATION_PREFIX) or (value := _read_variable(variable, environ)) is None:
             continue
         slug, key = _split_variable(variable, slugs)
         if not slug:
-            known = [f"{_PREFIX}{slug}_{key}" for slug in slugs or ["NAME"] for key in keys]
-            _check_variables({variable: ""}, prefix=_PREFIX, known=known)
+            known = [f"{_DESTINATION_PREFIX}{slug}_{key}" for slug in slugs or ["NAME"] for key in keys]
+            _check_variables({variable: ""}, prefix=_DESTINATION_PREFIX, known=known)
             continue
         name = _find_by_slug(names, slug, variable)
         layers.setdefault(name, {})[keys.get(key, (key.lower(),))] = value
@@ -393,31 +395,81 @@ def _read_destination_variables(
 
 def _split_variable(variable: str, slugs: Sequence[str]) -> tuple[str, str]:
     """Split a variable into a destination's slug and the option's key; the longest slug that matches wins."""
-    rest = variable.removeprefix(_PREFIX)
+    rest = variable.removeprefix(_DESTINATION_PREFIX)
     if rest.endswith(_URL):
         return rest.removesuffix(_URL), "URL"
     slug = max((slug for slug in slugs if rest.startswith(f"{slug}_")), key=len, default="")
     return slug, rest[len(slug) + 1 :]
 
 
-def _find_by_slug(names: Sequence[str], slug: str, variable: str) -> str:
+def _find_by_slug(names: Sequence[str], slug: str, variable: str, *, kind: str = "destination") -> str:
     matches = [name for name in names if _to_slug(name) == slug]
     if len(matches) > 1:
         raise ConfigError(
-            f"The environment variable {variable} may mean the destination {' or '.join(matches)}: give it in the file."
+            f"The environment variable {variable} may mean the {kind} {' or '.join(matches)}: give it in the file."
         )
     return matches[0]
 
 
-def _find_slugs_with_url(environ: Mapping[str, str]) -> Sequence[str]:
-    variables = [name for name, value in environ.items() if value.strip()]
-    return [
-        name.removeprefix(_PREFIX).removesuffix(_URL)
-        for name in variables
-        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX).endswith(_URL)
-    ]
+def _find_slugs(environ: Mapping[str, str], prefix: str, suffix: str) -> Sequence[str]:
+    """List what stands between prefix and suffix in the names of the variables that are set."""
+    names = [name.removeprefix(prefix) for name, value in environ.items() if name.startswith(prefix) and value.strip()]
+    return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
 
 
 def _to_slug(name: str) -> str:
-    """Spell a destination's name as variables do."""
+    """Spell the name of a destination or a consumer as variables do."""
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+# --- [consumers.*] ---
+
+_CONSUMER_PREFIX: Final = "PILLARBOX_CONSUMER_"
+_RECEIVER_SUFFIX: Final = "_RECEIVER"
+_RECEIVER: Final = Field(("receiver",), str, None)
+
+
+def list_consumers(config: Config) -> Sequence[str]:
+    """List the names of all consumers in the file and the environment, sorted."""
+    names = _list_consumers_in_file(config)
+    found = _find_slugs(config.environ, _CONSUMER_PREFIX, _RECEIVER_SUFFIX)
+    known = [_to_receiver_variable(name) for name in [*names, *found] or ["NAME"]]
+    _check_variables(config.environ, prefix=_CONSUMER_PREFIX, known=known)
+    slugs = {_to_slug(name) for name in names}
+    return sorted({*names, *(slug.lower() for slug in found if slug not in slugs)})
+
+
+def find_receiver_url(config: Config, name: str) -> ConfigValue:
+    """Return the URL from which the consumer with that name receives; `ConfigError` if none is configured."""
+    known, names = list_consumers(config), _list_consumers_in_file(config)
+    at = ("consumers", name)
+    file = config.file_layer(at)
+    for path in file:
+        check_key(path, [_RECEIVER.path], at=at, where=file[path].origin.where)
+    variable = _to_receiver_variable(name)
+    value = _read_variable(variable, config.environ)
+    if value is not None and name in names:
+        _find_by_slug(names, _to_slug(name), variable, kind="consumer")
+    value = value or file.get(_RECEIVER.path)
+    if value is None:
+        hint = f" ({suggest_nearest(name, known)})" if known and name not in known else ""
+        raise ConfigError(
+            f"The consumer {name} has no receiver{hint}: give receiver=URL, set {variable}, or write a receiver under "
+            f"[{format_key(at)}] in the file."
+        )
+    _convert(_RECEIVER, value, at=at)
+    return value
+
+
+def _list_consumers_in_file(config: Config) -> Sequence[str]:
+    file = config.file.get("consumers", {})
+    for name, table in file.items():
+        if not isinstance(table, Mapping):
+            raise ConfigError(
+                f"{format_key(('consumers', name))} in {config.file_name} must be a table with a receiver."
+            )
+    return list(file)
+
+
+def _to_receiver_variable(name: str) -> str:
+    return f"{_CONSUMER_PREFIX}{_to_slug(name)}{_RECEIVER_SUFFIX}"

@@ -112,6 +112,17 @@ def test_the_table_above_has_every_option(tmp_path: Path) -> None:
     assert set(VALUES) <= shown
 
 
+def test_consumers_are_shown_without_their_passwords(tmp_path: Path) -> None:
+    text = '[consumers.billing]\nreceiver = "amqp://shop:pw-1@here?queue=billing"\n'
+    environ = {"PILLARBOX_CONSUMER_MAIL_RECEIVER": "${MAIL}", "PILLARBOX_CONSUMER_BILLING_RECEIVER": "amqp://a:pw-2@b"}
+    path = ("consumers", "billing", "receiver")
+
+    assert entry(load(tmp_path, text), path).value == "amqp://shop:***@here?queue=billing"
+    both = load(tmp_path, text, **environ)
+    assert (entry(both, path).value, entry(both, path).origin.kind) == ("amqp://a:***@b", "environment")
+    assert entry(both, ("consumers", "mail", "receiver")).value == "${MAIL}"
+
+
 def test_everything_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -12,7 +12,15 @@ import msgspec
 from pillarbox.cli._logs import LogSettings
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._output import format_table, show
-from pillarbox.config import Config, Section, read_outbox_section, read_section, read_store_section
+from pillarbox.config import (
+    Config,
+    Section,
+    find_receiver_url,
+    list_consumers,
+    read_outbox_section,
+    read_section,
+    read_store_section,
+)
 from pillarbox.operations.alerts import Thresholds
 from pillarbox.redaction import redact_url
 from pillarbox.relay.configuration import (
@@ -75,6 +83,7 @@ def list_entries(config: Config) -> list[ConfigEntry]:
         *_list_section(read_section(config, LogSettings, at=("log",)), at=("log",)),
         *_list_section(read_section(config, Thresholds, at=("alerts",)), at=("alerts",)),
         *(entry for one in destinations.values() for entry in _list_destination(one)),
+        *(_show_receiver(config, name) for name in list_consumers(config)),
     ]
 
 
@@ -100,6 +109,11 @@ def _list_destination(one: ConfiguredDestination) -> list[ConfigEntry]:
         ConfigEntry((*at, *path), value, one.told.options[path].origin) for path, value in one.told.shown_options()
     ]
     return [url, *own, *options]
+
+
+def _show_receiver(config: Config, name: str) -> ConfigEntry:
+    url = find_receiver_url(config, name)
+    return ConfigEntry(("consumers", name, "receiver"), redact_url(str(url.value)), url.origin)
 
 
 def _name_endless(entry: ConfigEntry) -> ConfigEntry:

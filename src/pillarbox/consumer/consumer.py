@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from pillarbox.brokers.factory import receiver_from_url
-from pillarbox.config import Config, read_store_section
+from pillarbox.config import Config, find_receiver_url, read_store_section
 from pillarbox.consumer.key_scheduler import KeyScheduler, PendingMessage
 from pillarbox.consumer.processing import Processor
 from pillarbox.consumer.settings import DEFAULT_SETTINGS, ConsumerSettings
@@ -20,7 +20,7 @@ from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
 from pillarbox.contracts.receiver import IncomingMessage, Receiver
 from pillarbox.decoding import decode_incoming, to_cloudevent
 from pillarbox.durations import format_duration
-from pillarbox.errors import ConfigError, DecodeError, TransportUnavailable
+from pillarbox.errors import ConfigError, DecodeError, MissingExtra, TransportUnavailable
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.handlers import Handlers
 from pillarbox.inbox import Inbox
@@ -93,7 +93,7 @@ class Consumer:
         cls,
         name: str,
         *,
-        receiver: Receiver | str,
+        receiver: Receiver | str | None = None,
         database: object,
         path: str | os.PathLike[str] | None = None,
         settings: ConsumerSettings = DEFAULT_SETTINGS,
@@ -103,12 +103,13 @@ class Consumer:
     ) -> Self:
         """Build a consumer whose inbox has the schema and the prefix of `[store]` in the configuration.
 
-        `path` is found as `Config.load` finds it.
+        Without `receiver` it receives from the URL of `[consumers.NAME]`. `path` is found as `Config.load` finds it.
         """
-        names = read_store_section(Config.load(path, environ=environ)).settings
+        config = Config.load(path, environ=environ)
+        names = read_store_section(config).settings
         return cls(
             name,
-            receiver=_build_receiver(receiver, environ),
+            receiver=_read_receiver(config, name) if receiver is None else _build_receiver(receiver, environ),
             database=database,
             schema=names.schema,
             prefix=names.prefix,
@@ -269,6 +270,17 @@ class Consumer:
 
 def _build_receiver(receiver: Receiver | str, environ: Mapping[str, str]) -> Receiver:
     return receiver_from_url(expand_variables(receiver, environ)) if isinstance(receiver, str) else receiver
+
+
+def _read_receiver(config: Config, name: str) -> Receiver:
+    url = find_receiver_url(config, name)
+    try:
+        return _build_receiver(str(url.value), config.environ)
+    except MissingExtra:
+        raise
+    except ConfigError as error:
+        where = url.origin.describe(("consumers", name, "receiver"))
+        raise ConfigError(f"{where} cannot be used: {str(error).removesuffix('.')}.") from error
 
 
 def _decode(received: IncomingMessage, *, is_redriven: bool = False) -> PendingMessage:

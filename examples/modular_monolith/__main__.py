@@ -9,17 +9,15 @@ from typing import Final
 
 from examples.modular_monolith import billing, orders, stock
 from examples.modular_monolith.database import FILE, transaction
-from pillarbox import Destination, DestinationSettings, Names, Relay, open_store
+from pillarbox import Destination, DestinationSettings, Relay, open_schema
 from pillarbox.brokers.handlers import HandlersTransport
-from pillarbox.stores.factory import open_schema
-from pillarbox.stores.urls import parse_store_url
 
 MODULES: Final = {"orders": orders, "stock": stock, "billing": billing}
-STORE: Final = parse_store_url(f"sqlite:///{FILE}")
+STORE: Final = f"sqlite:///{FILE}"
 
 
 async def main() -> None:
-    await open_schema(STORE, names=Names()).upgrade()
+    await open_schema(STORE).upgrade()
     with transaction() as tx:
         for module in MODULES.values():
             tx.execute(module.TABLE)
@@ -27,7 +25,7 @@ async def main() -> None:
         Destination(partial(HandlersTransport, module.handlers), DestinationSettings(name=name))
         for name, module in MODULES.items()
     ]
-    async with Relay(open_store(STORE), destinations):
+    async with Relay(STORE, destinations):
         await asyncio.to_thread(orders.place, "teapot")
         await asyncio.Event().wait()
 

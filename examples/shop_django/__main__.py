@@ -11,7 +11,7 @@ from typing import Final
 from examples.launching import Program, post, run_together
 from examples.shop_django.settings import BROKER
 from pillarbox import PillarboxError
-from pillarbox.brokers.factory import transport_from_url
+from pillarbox.brokers import transport_from_url
 
 PORT: Final = os.environ.get("SHOP_PORT", "8004")
 MANAGE: Final = ("-m", "examples.shop_django.manage")

@@ -12,9 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from examples.launching import Program, post, run_together
 from examples.shop_fastapi import orders, shipping
 from examples.shop_fastapi.wiring import DATABASE
-from pillarbox import Names, PillarboxError
-from pillarbox.stores.factory import open_schema
-from pillarbox.stores.urls import parse_store_url
+from pillarbox import Names, PillarboxError, open_schema
 
 ORDERS_PORT: Final = os.environ.get("ORDERS_PORT", "8001")
 SHIPPING_PORT: Final = os.environ.get("SHIPPING_PORT", "8002")
@@ -24,7 +22,7 @@ async def prepare() -> None:
     """What a deployment does first. A message that no queue is there for would be unroutable."""
     engine = create_async_engine(DATABASE)
     for service in (orders, shipping):
-        await open_schema(parse_store_url(DATABASE), names=Names(schema=service.SERVICE)).upgrade()
+        await open_schema(DATABASE, names=Names(schema=service.SERVICE)).upgrade()
         async with engine.begin() as connection:
             await connection.run_sync(service.Base.metadata.create_all)
         await service.receiver.open()

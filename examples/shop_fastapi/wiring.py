@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from pillarbox import Destination, DestinationSettings, Names, Relay, RelaySettings, open_store
-from pillarbox.brokers.factory import receiver_from_url, transport_from_url
+from pillarbox.brokers import receiver_from_url, transport_from_url
 from pillarbox.contracts import Receiver
 
 __all__ = ["BROKER", "DATABASE", "receiver", "relay", "sessions"]

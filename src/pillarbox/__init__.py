@@ -24,10 +24,11 @@ from pillarbox.routes import Route, Routes
 
 if TYPE_CHECKING:
     from pillarbox.consumer import Consumer, ConsumerSettings
+    from pillarbox.redaction import Secret
     from pillarbox.relay.relay import Destination, Relay
     from pillarbox.relay.settings import DestinationSettings, RelaySettings
     from pillarbox.retry import RetryPolicy
-    from pillarbox.stores.factory import open_store
+    from pillarbox.stores.factory import open_schema, open_store
 else:
     # A program that only publishes loads neither the relay nor the consumer.
     __getattr__ = lazy_names(
@@ -40,6 +41,8 @@ else:
             "Relay": "pillarbox.relay.relay",
             "RelaySettings": "pillarbox.relay.settings",
             "RetryPolicy": "pillarbox.retry",
+            "Secret": "pillarbox.redaction",
+            "open_schema": "pillarbox.stores.factory",
             "open_store": "pillarbox.stores.factory",
         },
     )
@@ -65,6 +68,7 @@ __all__ = [
     "RetryPolicy",
     "Route",
     "Routes",
+    "Secret",
     "State",
     "StoreUnavailable",
     "TransportUnavailable",
@@ -74,6 +78,7 @@ __all__ = [
     "decode",
     "event",
     "handling",
+    "open_schema",
     "open_store",
     "trace",
 ]

@@ -19,8 +19,10 @@ from pillarbox import (
     Relay,
     open_store,
 )
+from pillarbox.brokers import receiver_from_url
 from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver, MemoryTransport
 from pillarbox.brokers.redis import RedisReceiver
+from pillarbox.contracts import Receiver
 from pillarbox.errors import UnknownDestination
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.memory import MemoryStore
@@ -160,3 +162,76 @@ async def test_a_consumer_from_the_configuration_uses_its_tables(shop: Path) -> 
         assert connection.execute("select consumer, status from shop_inbox").fetchall() == [("billing", "done")]
         assert connection.execute("select count(*) from pillarbox_inbox").fetchall() == [(0,)]
     connection.close()
+
+
+# --- a consumer that the configuration names ---
+
+
+@pytest.fixture
+def urls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The URLs from which receivers were made."""
+    urls: list[str] = []
+
+    def remember(url: str) -> Receiver:
+        urls.append(url)
+        return receiver_from_url(url)
+
+    monkeypatch.setattr("pillarbox.consumer.consumer.receiver_from_url", remember)
+    return urls
+
+
+def consumer_from(folder: Path, text: str, name: str = "billing", **environ: str) -> Consumer:
+    (folder / "pillarbox.toml").write_text(text, "utf-8")
+    return Consumer.from_config(name, database=MemoryStore(), path=folder / "pillarbox.toml", environ=environ)
+
+
+STREAM = "redis://{}/0?stream=orders&group=billing"
+IN_FILE = f'[consumers.billing]\nreceiver = "{STREAM.format("${REDIS}")}"\n'
+
+
+def test_the_configuration_names_the_receiver_of_a_consumer(tmp_path: Path, urls: list[str]) -> None:
+    consumer_from(tmp_path, IN_FILE, REDIS="here")
+    assert urls == [STREAM.format("here")]
+
+
+@pytest.mark.parametrize(("name", "variable"), [("billing", "BILLING"), ("eu-mail", "EU_MAIL")])
+def test_a_variable_names_it_too_and_wins_over_the_file(
+    tmp_path: Path, urls: list[str], name: str, variable: str
+) -> None:
+    environ = {f"PILLARBOX_CONSUMER_{variable}_RECEIVER": STREAM.format("there"), "REDIS": "here"}
+    consumer_from(tmp_path, IN_FILE, name, **environ)
+    assert urls == [STREAM.format("there")]
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "reason"),
+    [
+        ("", {}, "The consumer billing has no receiver: give receiver=URL, set PILLARBOX_CONSUMER_BILLING_RECEIVER, or "
+         "write a receiver under [consumers.billing] in the file."),
+        ('[consumers.bling]\nreceiver = "redis://x"\n', {}, "no receiver (the nearest known is bling): give"),
+        ("[consumers]\nbilling = 7\n", {}, "consumers.billing in FILE must be a table with a receiver."),
+        ("[consumers.billing]\nreceiver = 7\n", {}, "consumers.billing.receiver in FILE must be a text."),
+        ('[consumers.billing]\nreciever = "redis://x"\n', {}, "FILE has an unknown key consumers.billing.reciever: the "
+         "nearest known is consumers.billing.receiver."),
+        (IN_FILE, {}, "consumers.billing.receiver in FILE cannot be used: "),
+        ('[consumers.billing]\nreceiver = "pigeon://roof"\n', {}, "FILE cannot be used: No installed receiver"),
+        ("", {"PILLARBOX_CONSUMER_BILLING_RECEIVER": "pigeon://roof"}, "PILLARBOX_CONSUMER_BILLING_RECEIVER cannot be"),
+        ("", {"PILLARBOX_CONSUMER_BILLING_RECIEVER": "x"}, "PILLARBOX_CONSUMER_BILLING_RECIEVER is not known: "),
+        (f"{IN_FILE}[consumers.Billing]\n", {"PILLARBOX_CONSUMER_BILLING_RECEIVER": "redis://x"}, "may mean the "
+         "consumer billing or Billing: give it in the file."),
+    ],
+)  # fmt: skip
+def test_a_receiver_that_cannot_be_found_or_used_is_one_sentence(
+    tmp_path: Path, text: str, environ: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        consumer_from(tmp_path, text, **environ)
+    said = str(refused.value).replace(str(tmp_path / "pillarbox.toml"), "FILE")
+    assert reason in said
+    assert said.endswith(".")
+
+
+def test_a_consumer_that_brings_its_receiver_needs_no_section(shop: Path) -> None:
+    receiver, path = MemoryReceiver(MemoryQueue()), shop.parent / "pillarbox.toml"
+    consumer = Consumer.from_config("mail", receiver=receiver, database=MemoryStore(), path=path, environ={})
+    assert consumer._receiver is receiver

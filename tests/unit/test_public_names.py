@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 import pillarbox
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ["pillarbox", "pillarbox.contracts", "pillarbox.operations", "pillarbox.brokers.http"]
-GROUPED = ("pillarbox.brokers.", "pillarbox.integrations.", "pillarbox.stores.")
+PACKAGES = ["pillarbox", "pillarbox.brokers", "pillarbox.contracts", "pillarbox.operations", "pillarbox.brokers.http"]
 
 OPTIONAL = {
     "aiohttp", "aiosqlite", "asyncpg", "attr", "click", "cloudevents", "opentelemetry", "psycopg", "pydantic", "rich",
@@ -55,33 +51,3 @@ def test_a_package_lists_and_has_the_names_it_imports_late(package: str) -> None
 def test_a_name_that_does_not_exist_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Rellay'"):
         import_module(package).Rellay  # noqa: B018
-
-
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-IMPORT = re.compile(
-    r"^\s*(?:from (pillarbox[\w.]*) import \(?([^#\n]*?)\)?|import (pillarbox[\w.]*)[^\n]*)$", re.MULTILINE
-)
-
-
-def imports(document: Path) -> list[tuple[str, list[str]]]:
-    found = IMPORT.findall(document.read_text("utf-8"))
-    return [(one or whole, re.findall(r"\w+", names)) for one, names, whole in found]
-
-
-def test_documents_import_from_pillarbox() -> None:
-    assert len([one for document in DOCUMENTS for one in imports(document)]) > 30
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_document_imports_from_one_obvious_module(document: Path) -> None:
-    for module, _ in imports(document):
-        deepest = 3 if module.startswith(GROUPED) else 2
-        assert module.count(".") < deepest, f"{module} is too deep for people to remember"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_document_imports_what_exists(document: Path) -> None:
-    for module, names in imports(document):
-        if module.startswith("pillarbox.integrations.django"):
-            continue  # needs Django's settings
-        assert [name for name in names if not hasattr(import_module(module), name)] == []

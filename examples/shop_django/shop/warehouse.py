@@ -7,7 +7,7 @@ from django.conf import settings
 from examples.shop_django.shop.messages import OrderCancelled, OrderPlaced
 from examples.shop_django.shop.models import Parcel
 from pillarbox import Consumer
-from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers import receiver_from_url
 from pillarbox.integrations.django import transactions
 
 receiver = receiver_from_url(settings.BROKER, options={"stream": "SHOP", "durable": "warehouse", "declare": True})

@@ -126,8 +126,12 @@ class Schema(Protocol):
         """
 
 
-def open_schema(url: StoreUrl, *, names: Names, migrations: Sequence[Migration] | None = None) -> Schema:
+def open_schema(
+    url: str | StoreUrl, *, names: Names | None = None, migrations: Sequence[Migration] | None = None
+) -> Schema:
     """Build the schema that a store URL points to. `migrations` are those of this release unless given."""
+    url = parse_store_url(url) if isinstance(url, str) else url
+    names = Names() if names is None else names
     match url.scheme:
         case "postgresql":
             from pillarbox.stores.postgres.schema import PostgresSchema

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING
 from pillarbox.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from pillarbox.consumer.telemetry import CompositeConsumerTelemetry, ConsumerTelemetry, LoggingConsumerTelemetry
     from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
     from pillarbox.operations.health import HealthApp, HealthServer, Probes
     from pillarbox.operations.monitor import Monitor, Status
     from pillarbox.operations.opentelemetry import OpenTelemetry, TracingConsumerTelemetry, publishing_span
     from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
+    from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "Alert": "pillarbox.operations.alerts",
+            "CompositeConsumerTelemetry": "pillarbox.consumer.telemetry",
+            "CompositeTelemetry": "pillarbox.telemetry",
+            "ConsumerTelemetry": "pillarbox.consumer.telemetry",
             "HealthApp": "pillarbox.operations.health",
             "HealthServer": "pillarbox.operations.health",
+            "LoggingConsumerTelemetry": "pillarbox.consumer.telemetry",
+            "LoggingTelemetry": "pillarbox.telemetry",
             "Monitor": "pillarbox.operations.monitor",
             "OpenTelemetry": "pillarbox.operations.opentelemetry",
             "Probes": "pillarbox.operations.health",
@@ -26,6 +33,7 @@ else:
             "PrometheusTelemetry": "pillarbox.operations.prometheus",
             "Status": "pillarbox.operations.monitor",
             "StatusCollector": "pillarbox.operations.prometheus",
+            "Telemetry": "pillarbox.telemetry",
             "Thresholds": "pillarbox.operations.alerts",
             "TracingConsumerTelemetry": "pillarbox.operations.opentelemetry",
             "find_alerts": "pillarbox.operations.alerts",
@@ -35,8 +43,13 @@ else:
 
 __all__ = [
     "Alert",
+    "CompositeConsumerTelemetry",
+    "CompositeTelemetry",
+    "ConsumerTelemetry",
     "HealthApp",
     "HealthServer",
+    "LoggingConsumerTelemetry",
+    "LoggingTelemetry",
     "Monitor",
     "OpenTelemetry",
     "Probes",
@@ -44,6 +57,7 @@ __all__ = [
     "PrometheusTelemetry",
     "Status",
     "StatusCollector",
+    "Telemetry",
     "Thresholds",
     "TracingConsumerTelemetry",
     "find_alerts",

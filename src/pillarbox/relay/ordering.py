@@ -92,6 +92,8 @@ class LaneOrdering:
         self.window = window
         self.is_open = True
         """False while the destination is down or paused: nothing more is sent."""
+        self.must_read_blocked = False
+        """The blocked keys must be read before the next lane: a person may have changed them in an outage or pause."""
         self._key_share = max(1, key_share)
         self._skips_keys = skips_keys
         """The remainder of a hot key can stay in the table, because reads skip it; otherwise it is parked."""
@@ -624,10 +626,14 @@ class LaneOrdering:
         self._return_unsent(list(self._in_flight.entries.values()))
 
     def reopen(self) -> None:
-        """Send again, and read every lane from its start."""
-        self.is_open = True
-        for lane in self._lanes.values():
+        """Send again, and read the blocked keys and then every lane from its start.
+
+        What is being read or claimed now was chosen before a person may have changed the table, so none of it is sent.
+        """
+        self.is_open = self.must_read_blocked = True
+        for partition, lane in self._lanes.items():
             lane.must_restart = True
+            self._suspend(partition)
 
     def drop_unanswered(self) -> None:
         """Forget what is still being sent: nobody waits for the answer any more, and another relay will send it."""

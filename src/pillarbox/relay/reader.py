@@ -57,7 +57,6 @@ class Reader:
             return False
         if state.pause_reason is not None or not state.breaker.is_closed:
             self.empty_rounds += 1
-            self._blocked_at = 0.0  # a person may change the table meanwhile
             return state.pause_reason is None and await self._probe()
         if not state.epochs:
             return False
@@ -108,16 +107,27 @@ class Reader:
     async def _read_blocked_keys(self) -> None:
         """Learn from the table which keys are blocked: a person may have changed it."""
         state, began_at = self._state, self._state.clock.monotonic()
-        found = await state.store.blocked_keys(state.name, partitions=state.ordering.partitions)
+        state.ordering.must_read_blocked = False
+        try:
+            found = await state.store.blocked_keys(state.name, partitions=state.ordering.partitions)
+        except BaseException:
+            state.ordering.must_read_blocked = True
+            raise
         for blocked in found:
             state.ordering.block(blocked.partition, blocked.key, front=blocked.front)
         state.ordering.recheck_hot_keys({blocked.key for blocked in found})
         now = state.clock.monotonic()
         self._blocked_at = now + max(_BLOCKED_INTERVAL, _BLOCKED_REST * (now - began_at))
 
+    async def _begin_read(self) -> tuple[list[int], set[int]]:
+        """Begin a read of fresh messages, after the blocked keys are known."""
+        while self._state.ordering.must_read_blocked:  # again if a pause began and ended during the read of them
+            await self._read_blocked_keys()
+        return self._state.ordering.begin_read()
+
     async def _read_fresh(self) -> int:
         state = self._state
-        partitions, restart = state.ordering.begin_read()
+        partitions, restart = await self._begin_read()
         if not partitions:
             state.ordering.abort_read(restart)
             return 0
@@ -298,7 +308,7 @@ class Reader:
         state = self._state
         state.ordering.window = 1
         state.ordering.reopen()
-        partitions, restart = state.ordering.begin_read()
+        partitions, restart = await self._begin_read()
         if not partitions:
             state.ordering.abort_read(restart)
             return False

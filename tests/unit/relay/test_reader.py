@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import Any
+
+import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, ReadResult, RecoveredClaim, Settlement
+from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, ReadResult, RecoveredClaim, Selection, Settlement
 from pillarbox.errors import StoreUnavailable
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.destination import DestinationState
@@ -162,3 +165,91 @@ async def test_every_lane_is_read_from_its_start_in_its_turn() -> None:
         await reader.run_once()
     assert [len(lanes) for lanes in store.anew] == [1] * 64
     assert set().union(*store.anew) == set(range(64))
+
+
+# --- pauses ---
+
+
+class _Interrupted(MemoryStore):
+    """Calls `meanwhile` once, when a call has its answer and has not returned it, or when a claim is to be written."""
+
+    def __init__(self, clock: FrozenClock, *, during: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(clock=clock)
+        self._during: str | None = during
+        self._meanwhile = meanwhile
+        self.is_armed = False
+
+    async def _interrupt(self, name: str) -> None:
+        if self.is_armed and name == self._during:
+            self._during = None
+            await self._meanwhile()
+
+    async def blocked_keys(self, *arguments: Any, **options: Any) -> Any:
+        answer = await super().blocked_keys(*arguments, **options)
+        await self._interrupt("blocked_keys")
+        return answer
+
+    async def read(self, *arguments: Any, **options: Any) -> Any:
+        answer = await super().read(*arguments, **options)
+        await self._interrupt("read")
+        return answer
+
+    async def read_due(self, *arguments: Any, **options: Any) -> Any:
+        answer = await super().read_due(*arguments, **options)
+        await self._interrupt("read_due")
+        return answer
+
+    async def claim(self, *arguments: Any, **options: Any) -> None:
+        await self._interrupt("claim")
+        await super().claim(*arguments, **options)
+
+
+async def _send_all(reader: Reader, state: DestinationState) -> list[int]:
+    """Make rounds until nothing moves; return the ids that were sent, in order. All are delivered."""
+    sent: list[int] = []
+    for _ in range(10):
+        await reader.run_once()
+        await reader.finish()
+        batch = state.ordering.next_batch(10)
+        sent += [message.id for message in batch]
+        state.ordering.mark_delivered(batch)
+        while state.ordering.has_outcomes:
+            await _settle(state)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("during", "is_down"),
+    [
+        *((name, False) for name in ("blocked_keys", "read", "read_due", "claim")),
+        *((name, True) for name in ("blocked_keys", "read", "claim")),
+    ],
+)
+async def test_what_is_deferred_in_a_pause_shorter_than_a_round_blocks_its_key(during: str, is_down: bool) -> None:
+    """What was read before the pause says nothing about what a person did in it."""
+    clock = FrozenClock()
+
+    async def pause_and_defer() -> None:
+        state.pause("to look at message 1")
+        later = clock.now() + timedelta(minutes=1)
+        result = await store.defer(Selection(ids=[1]), until=later, by="anna", limit=1)
+        assert result.count == 1
+        state.resume()
+
+    store = _Interrupted(clock, during=during, meanwhile=pause_and_defer)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    reader = _reader(state)
+    assert await _send_all(reader, state) == []
+    clock.advance(timedelta(seconds=6))
+    state.lease.extend(clock.monotonic())
+    put(store, "a", "a")
+    store.is_armed = True
+    if is_down:
+        state.open_breaker("down")
+        state.close()
+        clock.advance(timedelta(seconds=1))
+    assert await _send_all(reader, state) == []
+    clock.advance(timedelta(minutes=1))
+    state.lease.extend(clock.monotonic())
+    assert await _send_all(reader, state) == [1, 2]

@@ -233,6 +233,23 @@ async def test_the_second_server_is_tried(nats_url: str, stream: Stream) -> None
             await one.ping()
 
 
+async def test_after_a_server_that_refuses_the_login_the_next_one_brings_messages(
+    nats_url: str, stream: Stream
+) -> None:
+    """The client of the first attempt is closed, and its end is not the end of the second."""
+    settings = 'authorization { user: "shop", password: "right-password" }'
+    with closing(await asyncio.to_thread(private_nats, settings)) as refuses:
+        url = nats_url.replace("nats://", f"nats://{refuses.url.removeprefix('nats://')},")
+        async with opened(url, stream) as one:
+            first = one._subscription.current
+            await stream.put(f"{stream.name}.1")
+            (received,) = await take(one, 1)
+            await one.acknowledge(received)
+            assert first is not None
+            assert first is one._subscription.current
+    assert received.fallback.topic == f"{stream.name}.1"
+
+
 async def test_a_login_that_is_refused_is_said_without_it() -> None:
     settings = 'authorization { user: "shop", password: "right-password" }'
     with closing(await asyncio.to_thread(private_nats, settings)) as server:

@@ -174,6 +174,7 @@ class PullSubscription:
         """Subscribe to the durable consumer; raise `TransportUnavailable` when that is not possible."""
 
         async def connect_to(address: str) -> Self:
+            # A new one for each address: a client that failed reports its end to the subscription it belongs to.
             subscription = cls(server, settings)
             await connect_client(
                 subscription.client, server, address, on_closed=subscription._on_closed, ping_interval=_PING_INTERVAL

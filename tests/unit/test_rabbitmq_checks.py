@@ -71,7 +71,7 @@ def test_an_exchange_that_can_lose_is_found(exchange: Exchange, code: str) -> No
 
 
 def test_alarms_are_critical() -> None:
-    found = check_nodes([Node("a"), Node("b", mem_alarm=True), Node("c", disk_free_alarm=True)])
+    found = list(check_nodes([Node("a"), Node("b", mem_alarm=True), Node("c", disk_free_alarm=True)]))
     assert [finding.severity for finding in found] == [Severity.CRITICAL] * 2
     assert "memory" in found[0].what
     assert "disk" in found[1].what

@@ -1,4 +1,4 @@
-"""Parts that the checks of all brokers share: the order of findings, and the addresses of topics."""
+"""Parts that the checks of all brokers share: findings and their order, and the addresses of topics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,24 @@ from typing import Final
 
 from pillarbox.contracts.finding import Finding, Severity
 
-__all__ = ["expand_topics", "sort_findings"]
+__all__ = ["expand_topics", "report_critical", "report_info", "report_warning", "sort_findings"]
 
 _SEVERITIES: Final = list(Severity)
+
+
+def report_critical(code: str, *, what: str, why: str, fix: str) -> Finding:
+    """Return a finding about messages that are lost, or cannot be delivered."""
+    return Finding(code=code, severity=Severity.CRITICAL, what=what, why=why, fix=fix)
+
+
+def report_warning(code: str, *, what: str, why: str, fix: str) -> Finding:
+    """Return a finding about messages that can be lost or delayed when something else goes wrong too."""
+    return Finding(code=code, severity=Severity.WARNING, what=what, why=why, fix=fix)
+
+
+def report_info(code: str, *, what: str, why: str, fix: str) -> Finding:
+    """Return a finding about something that cannot be seen, or that is good to know."""
+    return Finding(code=code, severity=Severity.INFO, what=what, why=why, fix=fix)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:

@@ -11,8 +11,8 @@ import msgspec
 from pillarbox.brokers.aws.connection import CallRefused, NoResponse, SnsTopics, SqsQueues
 from pillarbox.brokers.aws.encoding import find_target_of_topic, is_fifo
 from pillarbox.brokers.aws.errors import RefusalKind, ServiceDescription, describe_refusal
-from pillarbox.brokers.checks import sort_findings
-from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.brokers.checks import report_critical, report_info, report_warning, sort_findings
+from pillarbox.contracts.finding import Finding
 from pillarbox.errors import MessageRejected, TransportUnavailable
 
 __all__ = ["TargetChecks", "check_queues", "check_topics"]
@@ -86,36 +86,32 @@ class TargetChecks(msgspec.Struct, frozen=True):
             raise TransportUnavailable(describe_refusal(error.refusal, target, self.service)) from error
 
     def _missing_target(self, target: str) -> Finding:
-        return Finding(
-            code=f"{self.name}.{self.service.target}-missing",
-            severity=Severity.CRITICAL,
+        return report_critical(
+            f"{self.name}.{self.service.target}-missing",
             what=f"The {self.service.target} {target!r} does not exist.",
             why="Its messages cannot be delivered.",
             fix="Create it, or set declare=true.",
         )
 
     def _unusable_name(self, topic: str, error: MessageRejected) -> Finding:
-        return Finding(
-            code=f"{self.name}.name-unusable",
-            severity=Severity.CRITICAL,
+        return report_critical(
+            f"{self.name}.name-unusable",
             what=f"Messages of the topic {topic!r} have nowhere to go. {error}",
             why="They are rejected.",
             fix="Change the template, or the topic.",
         )
 
     def _hidden_settings(self, target: str) -> Finding:
-        return Finding(
-            code=f"{self.name}.settings-unseen",
-            severity=Severity.INFO,
+        return report_info(
+            f"{self.name}.settings-unseen",
             what=f"This login may not see the settings of the {self.service.target} {target!r}.",
             why="Whether they can lose messages is not known.",
             fix=f"Allow {self.name}:Get{self.service.target.capitalize()}Attributes, or ask somebody who may.",
         )
 
     def _unknown_targets(self) -> Finding:
-        return Finding(
-            code=f"{self.name}.{self.service.target}s-unknown",
-            severity=Severity.INFO,
+        return report_info(
+            f"{self.name}.{self.service.target}s-unknown",
             what=f"Which {self.service.target}s messages go to is known only when they come.",
             why="The template needs more than the topic, or no topic is known yet; nothing could be looked at.",
             fix=f"Look at the {self.service.target}s yourself: retention, dead letters, encryption.",
@@ -141,17 +137,15 @@ def _check_queue(
     yield from _check_redrive_policy(name, settings)
     yield from _check_order(name)
     if int(settings.get("MaximumMessageSize", _MAX_MESSAGE_SIZE)) < _MAX_MESSAGE_SIZE:
-        yield Finding(
-            code="sqs.size-limit",
-            severity=Severity.INFO,
+        yield report_info(
+            "sqs.size-limit",
             what=f"The queue {name!r} takes messages of at most {settings['MaximumMessageSize']} bytes.",
             why="What is larger, with its attributes, is rejected.",
             fix="Raise MaximumMessageSize to 1048576, or lower max_payload of the outbox.",
         )
     if settings.get("SqsManagedSseEnabled") != "true" and not settings.get("KmsMasterKeyId"):
-        yield Finding(
-            code="sqs.not-encrypted",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sqs.not-encrypted",
             what=f"The queue {name!r} is not encrypted.",
             why="Payloads lie on AWS's disks as they are.",
             fix="Set SqsManagedSseEnabled to true, or give it a KMS key.",
@@ -163,17 +157,15 @@ def _check_retention(
 ) -> Iterator[Finding]:
     retention = int(settings.get("MessageRetentionPeriod", _DEFAULT_RETENTION))
     if retention < _DEFAULT_RETENTION:
-        yield Finding(
-            code="sqs.short-retention",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sqs.short-retention",
             what=f"The queue {name!r} keeps messages for {retention / 3_600:g} h.",
             why="What its consumers have not taken by then is deleted, though it was delivered.",
             fix="Set MessageRetentionPeriod to 1209600, 14 days.",
         )
     if dead_letters is not None and int(dead_letters.get("MessageRetentionPeriod", _DEFAULT_RETENTION)) <= retention:
-        yield Finding(
-            code="sqs.dead-letters-expire",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sqs.dead-letters-expire",
             what=f"The dead-letter queue of {name!r} keeps messages no longer than the queue itself.",
             why="The time counts from when a message was sent, so it may be deleted as soon as it gets there.",
             fix="Let the dead-letter queue keep messages longer than the queue.",
@@ -183,17 +175,15 @@ def _check_retention(
 def _check_redrive_policy(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:
     receives = _parse_redrive_policy(settings).get("maxReceiveCount")
     if receives is None:
-        yield Finding(
-            code="sqs.no-dead-letter-queue",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sqs.no-dead-letter-queue",
             what=f"The queue {name!r} has no dead-letter queue.",
             why="A message that its consumer cannot handle comes again until it is too old, and is then deleted.",
             fix="Give it a RedrivePolicy with a queue that is watched.",
         )
     elif int(str(receives)) < _MIN_RECEIVES:
-        yield Finding(
-            code="sqs.few-receives",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sqs.few-receives",
             what=f"The queue {name!r} gives a message up after {receives} receives.",
             why="A consumer that restarts in their midst sends good messages to the dead letters.",
             fix="Set maxReceiveCount to 5 or more.",
@@ -202,17 +192,15 @@ def _check_redrive_policy(name: str, settings: Mapping[str, str]) -> Iterator[Fi
 
 def _check_order(name: str) -> Iterator[Finding]:
     if is_fifo(name):
-        yield Finding(
-            code="sqs.dedup-window",
-            severity=Severity.INFO,
+        yield report_info(
+            "sqs.dedup-window",
             what=f"The queue {name!r} knows a repeated message for 5 minutes.",
             why="One that is sent again after a longer outage arrives twice.",
             fix="Deduplicate by the id, for example with the inbox.",
         )
     else:
-        yield Finding(
-            code="sqs.standard-queue",
-            severity=Severity.INFO,
+        yield report_info(
+            "sqs.standard-queue",
             what=f"The queue {name!r} is a standard queue.",
             why="It may deliver messages out of order and more than once, also of one key.",
             fix="Where order matters use a FIFO queue, whose name ends in .fifo.",
@@ -236,25 +224,22 @@ def _check_topic(
     yield from _check_subscriptions(name, settings, count=len(subscriptions))
     unprotected = sum(not one.get("RedrivePolicy") for one in subscriptions)
     if unprotected:
-        yield Finding(
-            code="sns.no-dead-letter-queue",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sns.no-dead-letter-queue",
             what=f"{unprotected} of {len(subscriptions)} subscriptions of {name!r} have no dead-letter queue.",
             why="What SNS cannot pass on in time, or is not allowed to, is dropped.",
             fix="Give each subscription a RedrivePolicy with a queue that is watched.",
         )
     if not settings.get("KmsMasterKeyId"):
-        yield Finding(
-            code="sns.not-encrypted",
-            severity=Severity.INFO,
+        yield report_info(
+            "sns.not-encrypted",
             what=f"The topic {name!r} has no KMS key.",
             why="Payloads lie on AWS's disks as they are while SNS passes them on.",
             fix="Set KmsMasterKeyId, and let the subscribed queues use the key.",
         )
     if is_fifo(name):
-        yield Finding(
-            code="sns.dedup-window",
-            severity=Severity.INFO,
+        yield report_info(
+            "sns.dedup-window",
             what=f"The topic {name!r} knows a repeated message for 5 minutes.",
             why="One that is sent again after a longer outage arrives twice.",
             fix="Deduplicate by the id, for example with the inbox.",
@@ -263,17 +248,15 @@ def _check_topic(
 
 def _check_subscriptions(name: str, settings: Mapping[str, str], *, count: int) -> Iterator[Finding]:
     if not count and not int(settings.get("SubscriptionsConfirmed", 0)):
-        yield Finding(
-            code="sns.no-subscriptions",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "sns.no-subscriptions",
             what=f"The topic {name!r} has no confirmed subscription.",
             why="SNS takes messages for it, and drops them.",
             fix="Subscribe a queue to it, and confirm.",
         )
     if pending := int(settings.get("SubscriptionsPending", 0)):
-        yield Finding(
-            code="sns.subscriptions-pending",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "sns.subscriptions-pending",
             what=f"{pending} subscriptions of {name!r} are not confirmed.",
             why="They get nothing, and messages of now will not come later.",
             fix="Confirm them, or delete them.",

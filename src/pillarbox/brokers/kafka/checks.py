@@ -9,10 +9,11 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.brokers.checks import report_critical, report_info, report_warning
 from pillarbox.brokers.errors import unreachable_error
 from pillarbox.brokers.kafka.errors import DeliveryStatus, ErrorCode, build_report
 from pillarbox.brokers.kafka.settings import ClientConfig
-from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.finding import Finding
 from pillarbox.errors import MissingExtra, TransportUnavailable
 
 try:
@@ -58,9 +59,8 @@ def check_topic(topic: TopicDescription, *, max_message_bytes: int) -> Sequence[
 def _unusable_topic(topic: TopicDescription) -> Finding:
     report = build_report(topic.error, topic=topic.name, text=f"error {topic.error}")
     what, _, fix = report.reason.partition(": ")
-    return Finding(
-        code="kafka.topic-missing" if report.status is DeliveryStatus.OUTAGE else "kafka.topic-broken",
-        severity=Severity.CRITICAL,
+    return report_critical(
+        "kafka.topic-missing" if report.status is DeliveryStatus.OUTAGE else "kafka.topic-broken",
         what=f"{what[:1].upper()}{what[1:]}.",
         why="Its messages wait in the outbox; nothing is lost.",
         fix=f"{fix[:1].upper()}{fix[1:]}." if fix else "Look at the brokers' logs.",
@@ -70,25 +70,22 @@ def _unusable_topic(topic: TopicDescription) -> Finding:
 def _check_replication(topic: TopicDescription) -> Iterator[Finding]:
     min_insync = topic.settings.get("min.insync.replicas")
     if topic.replicas < _SAFE_REPLICAS:
-        yield Finding(
-            code="kafka.few-replicas",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "kafka.few-replicas",
             what=f"The topic {topic.name} has partitions on {topic.replicas} broker{'s' * (topic.replicas != 1)} only.",
             why="A broker that is lost takes acknowledged messages with it, or stops delivery.",
             fix="Raise the replication factor to 3 with kafka-reassign-partitions.",
         )
     if min_insync is not None and int(min_insync) < 2:
-        yield Finding(
-            code="kafka.min-insync-replicas",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "kafka.min-insync-replicas",
             what=f"The topic {topic.name} acknowledges with min.insync.replicas = {min_insync}.",
             why="While the other replicas lag, one broker alone acknowledges; if it is lost, so are the messages.",
             fix="Set min.insync.replicas = 2, with a replication factor of 3.",
         )
     if topic.settings.get("unclean.leader.election.enable") == "true":
-        yield Finding(
-            code="kafka.unclean-leader-election",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "kafka.unclean-leader-election",
             what=f"The topic {topic.name} has unclean.leader.election.enable = true.",
             why="A replica that lags behind can become the leader, and acknowledged messages are gone.",
             fix="Set unclean.leader.election.enable = false.",
@@ -100,9 +97,8 @@ def _check_retention(topic: TopicDescription) -> Iterator[Finding]:
     retention_ms = topic.settings.get("retention.ms")
     retention_bytes = topic.settings.get("retention.bytes")
     if "compact" in policy:
-        yield Finding(
-            code="kafka.compacted",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "kafka.compacted",
             what=f"The topic {topic.name} is compacted (cleanup.policy = {policy}).",
             why="Of each key only the last message is kept, and messages without a key are refused.",
             fix="Set cleanup.policy = delete, unless every message of a key replaces the one before.",
@@ -113,17 +109,15 @@ def _check_retention(topic: TopicDescription) -> Iterator[Finding]:
         and retention_ms is not None
         and 0 <= int(retention_ms) < _SHORT_RETENTION / timedelta(milliseconds=1)
     ):
-        yield Finding(
-            code="kafka.short-retention",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "kafka.short-retention",
             what=f"The topic {topic.name} keeps messages for {int(retention_ms) / 3_600_000:.3g} h.",
             why="A consumer that is down for longer never sees them.",
             fix="Raise retention.ms above the longest outage a consumer may have.",
         )
     if "delete" in policy and retention_bytes is not None and int(retention_bytes) >= 0:
-        yield Finding(
-            code="kafka.retention-bytes",
-            severity=Severity.INFO,
+        yield report_info(
+            "kafka.retention-bytes",
             what=f"The topic {topic.name} keeps at most {retention_bytes} bytes per partition.",
             why="In a busy hour messages go before consumers have read them.",
             fix="Watch the consumers' lag, or set retention.bytes = -1.",
@@ -133,9 +127,8 @@ def _check_retention(topic: TopicDescription) -> Iterator[Finding]:
 def _check_sizes(topic: TopicDescription, max_message_bytes: int) -> Iterator[Finding]:
     limit = topic.settings.get("max.message.bytes")
     if limit is not None and int(limit) < max_message_bytes:
-        yield Finding(
-            code="kafka.small-messages",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "kafka.small-messages",
             what=f"The topic {topic.name} takes requests of {limit} bytes; this transport sends {max_message_bytes}.",
             why="Requests of several messages are refused, and the messages sent again one by one, which is slow.",
             fix=f"Raise max.message.bytes, or set max_message_bytes={limit} on the transport.",
@@ -143,19 +136,17 @@ def _check_sizes(topic: TopicDescription, max_message_bytes: int) -> Iterator[Fi
 
 
 def _hidden_settings(topic: TopicDescription) -> Finding:
-    return Finding(
-        code="kafka.settings-hidden",
-        severity=Severity.INFO,
-        what=f"The settings of the topic {topic.name} are not display_url to this login ({topic.hidden}).",
+    return report_info(
+        "kafka.settings-hidden",
+        what=f"The settings of the topic {topic.name} are not shown to this login ({topic.hidden}).",
         why="Whether min.insync.replicas, retention and leader election are safe is not known.",
         fix="Let the login describe configs, or look with kafka-configs --describe.",
     )
 
 
 def _auto_create_enabled() -> Finding:
-    return Finding(
-        code="kafka.auto-create",
-        severity=Severity.WARNING,
+    return report_warning(
+        "kafka.auto-create",
         what="The cluster creates topics when somebody names them (auto.create.topics.enable = true).",
         why="A misspelt name elsewhere makes a topic with the defaults, often one replica. This transport never does.",
         fix="Set auto.create.topics.enable = false on the brokers.",
@@ -164,9 +155,8 @@ def _auto_create_enabled() -> Finding:
 
 def unknown_topics(template: str) -> Finding:
     """Return the finding for a template that needs more than the topic."""
-    return Finding(
-        code="kafka.topics-unknown",
-        severity=Severity.INFO,
+    return report_info(
+        "kafka.topics-unknown",
         what=f"The Kafka topics are made from each message ({template}), so their settings were not looked at.",
         why="Whether they are replicated and kept long enough is not known.",
         fix="Look with kafka-topics --describe and kafka-configs --describe.",

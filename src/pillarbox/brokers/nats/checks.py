@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from pillarbox.brokers.checks import expand_topics, sort_findings
+from pillarbox.brokers.checks import expand_topics, report_critical, report_info, report_warning, sort_findings
 from pillarbox.brokers.nats.settings import NatsSettings
 from pillarbox.brokers.nats.streams import ApiUnavailable, StreamConfig, find_streams, list_consumers, read_stream
-from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.finding import Finding
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -37,28 +37,21 @@ async def check_streams(client: Client, settings: NatsSettings, *, topics: Seque
     return sort_findings(findings)
 
 
-def _check_subject(subject: str, names: Sequence[str], *, expected: str | None) -> Sequence[Finding]:
+def _check_subject(subject: str, names: Sequence[str], *, expected: str | None) -> Iterator[Finding]:
     if not names:
-        return [
-            Finding(
-                code="nats.no-stream",
-                severity=Severity.CRITICAL,
-                what=f"No stream has the subject {subject!r}.",
-                why="Nobody keeps what is published to it: the destination is out of service.",
-                fix="Create a stream with this subject, or set stream and declare=true.",
-            )
-        ]
-    if expected is not None and expected not in names:
-        return [
-            Finding(
-                code="nats.other-stream",
-                severity=Severity.CRITICAL,
-                what=f"The stream {names[0]} has the subject {subject!r}, and the option stream says {expected}.",
-                why="The server refuses every message: the destination is out of service.",
-                fix="Correct the option stream, or give the subject to that stream.",
-            )
-        ]
-    return ()
+        yield report_critical(
+            "nats.no-stream",
+            what=f"No stream has the subject {subject!r}.",
+            why="Nobody keeps what is published to it: the destination is out of service.",
+            fix="Create a stream with this subject, or set stream and declare=true.",
+        )
+    elif expected is not None and expected not in names:
+        yield report_critical(
+            "nats.other-stream",
+            what=f"The stream {names[0]} has the subject {subject!r}, and the option stream says {expected}.",
+            why="The server refuses every message: the destination is out of service.",
+            fix="Correct the option stream, or give the subject to that stream.",
+        )
 
 
 async def _check_stream_by_name(client: Client, name: str, *, seconds: float) -> Sequence[Finding]:
@@ -75,9 +68,9 @@ async def _check_stream_by_name(client: Client, name: str, *, seconds: float) ->
 def _check_interest(name: str, *, consumers: int, has_durable: bool) -> Iterator[Finding]:
     if has_durable:
         return
-    yield Finding(
-        code="nats.interest-without-consumers",
-        severity=Severity.WARNING if consumers else Severity.CRITICAL,
+    report = report_warning if consumers else report_critical
+    yield report(
+        "nats.interest-without-consumers",
         what=f"The stream {name} keeps only what a consumer wants, and has no durable consumer.",
         why="It acknowledges a message and drops it at once when nobody is there.",
         fix="Create the durable consumers first, or set its retention to limits.",
@@ -90,25 +83,22 @@ def check_stream(config: StreamConfig) -> Iterator[Finding]:
     yield from _check_refusals(config, name)
     yield from _check_retention(config, name)
     if config.storage != "file":
-        yield Finding(
-            code="nats.memory-storage",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "nats.memory-storage",
             what=f"{name} is kept in memory.",
             why="It is gone when its servers restart.",
             fix="Create it anew with storage=file.",
         )
     if config.num_replicas < 3:
-        yield Finding(
-            code="nats.few-replicas",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "nats.few-replicas",
             what=f"{name} has {config.num_replicas} of the 3 copies that survive the loss of a server.",
             why="An acknowledged message is lost with the disk that has it.",
             fix="Set its replicas to 3 in a cluster; accept it on a single server.",
         )
     if timedelta(microseconds=config.duplicate_window / 1_000) < _DUPLICATE_WINDOW:
-        yield Finding(
-            code="nats.short-duplicate-window",
-            severity=Severity.INFO,
+        yield report_info(
+            "nats.short-duplicate-window",
             what=f"{name} recognises repeats for less than 2 minutes.",
             why="A message whose acknowledgement was lost is sent again, and stored again if that is later.",
             fix="Set its duplicate window to 2 minutes or more; consumers should use the inbox in any case.",
@@ -117,17 +107,15 @@ def check_stream(config: StreamConfig) -> Iterator[Finding]:
 
 def _check_refusals(config: StreamConfig, name: str) -> Iterator[Finding]:
     if config.no_ack:
-        yield Finding(
-            code="nats.no-ack",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "nats.no-ack",
             what=f"{name} does not acknowledge.",
             why="Every message is sent again and again, and none counts as delivered.",
             fix="Set its no_ack to false.",
         )
     if config.sealed:
-        yield Finding(
-            code="nats.sealed",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "nats.sealed",
             what=f"{name} is sealed.",
             why="It takes no message any more: the destination is out of service.",
             fix="Give the subject to another stream.",
@@ -137,25 +125,22 @@ def _check_refusals(config: StreamConfig, name: str) -> Iterator[Finding]:
 def _check_retention(config: StreamConfig, name: str) -> Iterator[Finding]:
     limits = [limit for limit in ("max_msgs", "max_bytes", "max_msgs_per_subject") if getattr(config, limit) > 0]
     if config.discard == "old" and limits:
-        yield Finding(
-            code="nats.discard-old",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "nats.discard-old",
             what=f"{name} has {' and '.join(limits)} and discards the oldest when it is full.",
             why="Acknowledged messages are dropped, whether or not anyone has read them.",
             fix="Set its discard policy to new: then it refuses, and the messages wait in the outbox.",
         )
     if config.max_age:
-        yield Finding(
-            code="nats.max-age",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "nats.max-age",
             what=f"{name} drops messages after {timedelta(microseconds=config.max_age / 1_000)}.",
             why="A consumer that is away for longer never sees them.",
             fix="Raise max_age above the longest outage of a consumer that you want to survive.",
         )
     if config.allow_rollup_hdrs:
-        yield Finding(
-            code="nats.rollup",
-            severity=Severity.INFO,
+        yield report_info(
+            "nats.rollup",
             what=f"{name} allows roll-ups.",
             why="Another publisher can replace all earlier messages of a subject by one with a Nats-Rollup header.",
             fix="Switch allow_rollup off unless it is used on purpose.",
@@ -163,9 +148,8 @@ def _check_retention(config: StreamConfig, name: str) -> Iterator[Finding]:
 
 
 def _streams_unseen(why: str) -> Finding:
-    return Finding(
-        code="nats.streams-unseen",
-        severity=Severity.INFO,
+    return report_info(
+        "nats.streams-unseen",
         what=f"The settings of the streams cannot be seen: {why}.",
         why="Whether they can lose messages is not known.",
         fix="Let this login publish to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.* and $JS.API.CONSUMER.LIST.*.",
@@ -173,17 +157,15 @@ def _streams_unseen(why: str) -> Finding:
 
 
 def _list_unknowns(settings: NatsSettings) -> Iterator[Finding]:
-    yield Finding(
-        code="nats.sync-interval-unseen",
-        severity=Severity.INFO,
+    yield report_info(
+        "nats.sync-interval-unseen",
         what="How often the servers write to disk cannot be seen from here; the default is every 2 minutes.",
         why="What was acknowledged since then is lost if the machines of all copies lose power.",
         fix="Set jetstream { sync_interval: always } on the servers where that matters.",
     )
     if not expand_topics(settings.subject, ["any"]):
-        yield Finding(
-            code="nats.subjects-unknown",
-            severity=Severity.INFO,
+        yield report_info(
+            "nats.subjects-unknown",
             what=f"The subjects cannot be foreseen: the option subject is {settings.subject!r}.",
             why="Which streams take the messages is seen only when they are sent.",
             fix="Look at those streams with `nats stream info`.",

@@ -7,7 +7,7 @@ import base64
 import http.client
 import re
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
@@ -15,11 +15,11 @@ from uuid import UUID
 
 import msgspec
 
-from pillarbox.brokers.checks import sort_findings
+from pillarbox.brokers.checks import report_critical, report_info, report_warning, sort_findings
 from pillarbox.brokers.rabbitmq.encoding import MessageEncoder
 from pillarbox.brokers.rabbitmq.settings import NAME
 from pillarbox.brokers.settings import Login, parse_endpoint
-from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.finding import Finding
 from pillarbox.errors import ConfigError, MessageRejected
 from pillarbox.message import Kind, Message
 from pillarbox.redaction import redact_line
@@ -71,7 +71,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         found = [finding async for finding in self._check_existence(routes)]
         if self.management is None:
             what = "Over AMQP only the existence of an exchange or a queue can be seen, not how it is set."
-            found.append(_report_not_inspected(what, fix=_SET_MANAGEMENT))
+            found.append(_not_inspected(what, fix=_SET_MANAGEMENT))
         else:
             found += [finding async for finding in self._check_settings(self.management, routes)]
         return sort_findings(found)
@@ -90,10 +90,10 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     async def _check_existence(self, routes: Sequence[_Route]) -> AsyncIterator[Finding]:
         for exchange in {route.exchange for route in routes if route.exchange}:
             if not await self.broker.has_exchange(exchange):
-                yield _report_missing_exchange(exchange)
+                yield _missing_exchange(exchange)
         for queue in {route.routing_key for route in routes if not route.exchange and route.routing_key}:
             if not await self.broker.has_queue(queue):
-                yield _report_missing_queue(queue)
+                yield _missing_queue(queue)
 
     async def _check_settings(self, management: Management, routes: Sequence[_Route]) -> AsyncIterator[Finding]:
         queues = {route.routing_key for route in routes if not route.exchange and route.routing_key}
@@ -109,10 +109,10 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             for finding in check_nodes(await management.nodes()):
                 yield finding
         except NotVisible as reason:
-            yield _report_not_inspected(f"Not all of the settings could be seen: {reason}.", fix=_SET_MANAGEMENT)
+            yield _not_inspected(f"Not all of the settings could be seen: {reason}.", fix=_SET_MANAGEMENT)
         if len(queues) > _MAX_QUEUES:
             what = f"Only {_MAX_QUEUES} of {len(queues)} queues were looked at."
-            yield _report_not_inspected(what, fix="Look at the others with rabbitmqctl list_queues.")
+            yield _not_inspected(what, fix="Look at the others with rabbitmqctl list_queues.")
 
 
 class _ExchangeWalk:
@@ -131,7 +131,7 @@ class _ExchangeWalk:
         for route in self._routes:
             followed = self._select_bindings(bindings, route, kind=exchange.type)
             if not followed and route.routing_key is not None and exchange.alternate is None:
-                found.append(_report_unroutable(route.topic, self._exchange, route.routing_key))
+                found.append(_unroutable(route.topic, self._exchange, route.routing_key))
             await self._follow(followed, {self._exchange})
         return found
 
@@ -160,148 +160,153 @@ def _build_stand_in(topic: str) -> Message:
 # --- findings ------------------------------------------------------------------------------------
 
 
-def _report_missing_exchange(name: str) -> Finding:
-    return _build_finding(
-        "exchange-missing", Severity.CRITICAL, f"There is no exchange {_quote(name)}.",
-        "Publishing to it is an outage: messages wait until it is there.",
-        "Declare it, or set declare=true on the destination.",
-    )  # fmt: skip
+def _missing_exchange(name: str) -> Finding:
+    return report_critical(
+        "rabbitmq.exchange-missing",
+        what=f"There is no exchange {_quote(name)}.",
+        why="Publishing to it is an outage: messages wait until it is there.",
+        fix="Declare it, or set declare=true on the destination.",
+    )
 
 
-def _report_missing_queue(name: str) -> Finding:
-    return _build_finding(
-        "queue-missing", Severity.CRITICAL, f"There is no queue {_quote(name)}.",
-        "The default exchange has nowhere to put these messages: they come back, and fail.",
-        "Declare the queue, durable, or correct the destination's routing_key.",
-    )  # fmt: skip
+def _missing_queue(name: str) -> Finding:
+    return report_critical(
+        "rabbitmq.queue-missing",
+        what=f"There is no queue {_quote(name)}.",
+        why="The default exchange has nowhere to put these messages: they come back, and fail.",
+        fix="Declare the queue, durable, or correct the destination's routing_key.",
+    )
 
 
-def _report_unroutable(topic: str, exchange: str, routing_key: str) -> Finding:
-    return _build_finding(
-        "unroutable", Severity.CRITICAL,
-        f"No queue is bound to the exchange {_quote(exchange)} for the routing key {_quote(routing_key)} "
+def _unroutable(topic: str, exchange: str, routing_key: str) -> Finding:
+    return report_critical(
+        "rabbitmq.unroutable",
+        what=f"No queue is bound to the exchange {_quote(exchange)} for the routing key {_quote(routing_key)} "
         f"of the topic {_quote(topic)}.",
-        "Its messages come back, and fail.",
-        "Bind a durable queue, or correct the destination's routing_key.",
-    )  # fmt: skip
+        why="Its messages come back, and fail.",
+        fix="Bind a durable queue, or correct the destination's routing_key.",
+    )
 
 
-def _report_not_inspected(what: str, *, fix: str) -> Finding:
-    return _build_finding(
-        "not-inspected", Severity.INFO, what,
-        "A queue that is not durable, drops its oldest messages when full, or lets them expire would not be noticed.",
-        fix,
-    )  # fmt: skip
+def _not_inspected(what: str, *, fix: str) -> Finding:
+    return report_info(
+        "rabbitmq.not-inspected",
+        what=what,
+        why="A queue that is not durable, drops its oldest messages when full, or lets them expire would not be "
+        "noticed.",
+        fix=fix,
+    )
 
 
-def check_exchange(exchange: Exchange) -> Sequence[Finding]:
-    """Find what an exchange can do to messages."""
-    alternate = exchange.alternate
-    name, found = _quote(exchange.name), []
+def check_exchange(exchange: Exchange) -> Iterator[Finding]:
+    """Yield findings about what an exchange can do to messages."""
+    name = _quote(exchange.name)
     if not exchange.durable:
-        found.append(_build_finding(
-            "exchange-not-durable", Severity.WARNING, f"The exchange {name} is not durable.",
-            "It is gone after a restart of the broker, with all its bindings: messages wait, or come back and fail.",
-            "Delete it and declare it durable.",
-        ))  # fmt: skip
+        yield report_warning(
+            "rabbitmq.exchange-not-durable",
+            what=f"The exchange {name} is not durable.",
+            why="It is gone after a restart of the broker, with all its bindings: messages wait, or come back and "
+            "fail.",
+            fix="Delete it and declare it durable.",
+        )
     if exchange.auto_delete:
-        found.append(_build_finding(
-            "exchange-auto-delete", Severity.WARNING, f"The exchange {name} deletes itself with its last binding.",
-            "Messages wait until somebody declares it again.",
-            "Delete it and declare it without auto-delete.",
-        ))  # fmt: skip
-    if alternate is not None:
-        found.append(_build_finding(
-            "alternate-exchange", Severity.WARNING,
-            f"The exchange {name} has an alternate exchange, {_quote(alternate)}.",
-            "What no queue is bound for goes there and counts as delivered, instead of coming back.",
-            "Make sure that a durable queue behind it is read, or remove the argument alternate-exchange.",
-        ))  # fmt: skip
-    return found
+        yield report_warning(
+            "rabbitmq.exchange-auto-delete",
+            what=f"The exchange {name} deletes itself with its last binding.",
+            why="Messages wait until somebody declares it again.",
+            fix="Delete it and declare it without auto-delete.",
+        )
+    if exchange.alternate is not None:
+        yield report_warning(
+            "rabbitmq.alternate-exchange",
+            what=f"The exchange {name} has an alternate exchange, {_quote(exchange.alternate)}.",
+            why="What no queue is bound for goes there and counts as delivered, instead of coming back.",
+            fix="Make sure that a durable queue behind it is read, or remove the argument alternate-exchange.",
+        )
 
 
-def check_queue(queue: Queue) -> Sequence[Finding]:
-    """Find what a queue can do to messages that it was given."""
-    return [*_check_existence(queue), *_check_limits(queue), *_check_dead_letters(queue)]
+def check_queue(queue: Queue) -> Iterator[Finding]:
+    """Yield findings about what a queue can do to messages that it was given."""
+    yield from _check_durability(queue)
+    yield from _check_limits(queue)
+    if queue.type == "quorum":
+        yield from _check_dead_letters(queue)
 
 
-def _check_existence(queue: Queue) -> Sequence[Finding]:
-    name, found = _quote(queue.name), []
+def _check_durability(queue: Queue) -> Iterator[Finding]:
+    name = _quote(queue.name)
     if not queue.durable or queue.exclusive:
-        kind = "exclusive" if queue.exclusive else "not durable"
-        found.append(_build_finding(
-            "queue-not-durable", Severity.WARNING, f"The queue {name} is {kind}.",
-            "It is gone with all its messages after a restart, though they were confirmed.",
-            "Declare it durable, better as a quorum queue (x-queue-type: quorum).",
-        ))  # fmt: skip
+        yield report_warning(
+            "rabbitmq.queue-not-durable",
+            what=f"The queue {name} is {'exclusive' if queue.exclusive else 'not durable'}.",
+            why="It is gone with all its messages after a restart, though they were confirmed.",
+            fix="Declare it durable, better as a quorum queue (x-queue-type: quorum).",
+        )
     if queue.auto_delete or queue.argument("expires") is not None:
-        found.append(_build_finding(
-            "queue-deletes-itself", Severity.WARNING, f"The queue {name} deletes itself when nobody uses it.",
-            "A consumer that is away for a while loses what it had not read.",
-            "Declare it without auto-delete and x-expires.",
-        ))  # fmt: skip
+        yield report_warning(
+            "rabbitmq.queue-deletes-itself",
+            what=f"The queue {name} deletes itself when nobody uses it.",
+            why="A consumer that is away for a while loses what it had not read.",
+            fix="Declare it without auto-delete and x-expires.",
+        )
     if queue.type == "classic" and queue.durable:
-        found.append(_build_finding(
-            "queue-on-one-node", Severity.INFO, f"The queue {name} is a classic queue.",
-            "It is on one node: confirmed messages are lost with that node's disk, and out of reach while it is down.",
-            "On a cluster, use a quorum queue (x-queue-type: quorum).",
-        ))  # fmt: skip
-    return found
+        yield report_info(
+            "rabbitmq.queue-on-one-node",
+            what=f"The queue {name} is a classic queue.",
+            why="It is on one node: confirmed messages are lost with that node's disk, and out of reach while it is "
+            "down.",
+            fix="On a cluster, use a quorum queue (x-queue-type: quorum).",
+        )
 
 
-def _check_limits(queue: Queue) -> Sequence[Finding]:
-    name, found = _quote(queue.name), []
+def _check_limits(queue: Queue) -> Iterator[Finding]:
+    name = _quote(queue.name)
     is_limited = any(queue.argument(limit) is not None for limit in ("max-length", "max-length-bytes"))
     if is_limited and queue.argument("overflow") not in ("reject-publish", "reject-publish-dlx"):
         what = "keeps so many messages and no more" if queue.type == "stream" else "drops its oldest messages when full"
-        found.append(_build_finding(
-            "queue-drops", Severity.WARNING, f"The queue {name} {what}.",
-            "New messages are confirmed, and others are lost for them.",
-            "Set x-overflow to reject-publish: then messages wait in the outbox instead.",
-        ))  # fmt: skip
-    if queue.argument("message-ttl") is not None:
-        found.append(_build_finding(
-            "queue-expires-messages", Severity.WARNING, f"Messages in the queue {name} expire.",
-            "What is not read in time is dropped or dead-lettered, though it was confirmed.",
-            "Remove x-message-ttl, or make sure that the dead letters are read.",
-        ))  # fmt: skip
-    return found
-
-
-def _check_dead_letters(queue: Queue) -> Sequence[Finding]:
-    name, target = _quote(queue.name), queue.argument("dead-letter-exchange")
-    if queue.type != "quorum":
-        return []
-    if target is None:
-        return [_build_finding(
-            "queue-delivery-limit", Severity.WARNING,
-            f"The quorum queue {name} has no dead-letter exchange.",
-            "A message that is returned more often than the delivery limit (from RabbitMQ 4.0 on: 20) is dropped.",
-            "Set x-dead-letter-exchange, or x-delivery-limit to -1.",
-        )]  # fmt: skip
-    if queue.argument("dead-letter-strategy") != "at-least-once":
-        return [_build_finding(
-            "dead-letter-at-most-once", Severity.WARNING,
-            f"The quorum queue {name} dead-letters at most once.",
-            "A dead letter that cannot be put where it should go is lost.",
-            "Set x-dead-letter-strategy to at-least-once, and x-overflow to reject-publish, which it needs.",
-        )]  # fmt: skip
-    return []
-
-
-def check_nodes(nodes: Sequence[Node]) -> Sequence[Finding]:
-    """Find the nodes with an alarm."""
-    short = {
-        node.name: "memory" if node.mem_alarm else "disk" for node in nodes if node.mem_alarm or node.disk_free_alarm
-    }
-    return [
-        _build_finding(
-            "alarm", Severity.CRITICAL, f"The node {_quote(name)} is short of {what}.",
-            "The whole cluster takes no messages until that is over: they wait in the outbox.",
-            "Give it memory or disk, or drain its queues.",
+        yield report_warning(
+            "rabbitmq.queue-drops",
+            what=f"The queue {name} {what}.",
+            why="New messages are confirmed, and others are lost for them.",
+            fix="Set x-overflow to reject-publish: then messages wait in the outbox instead.",
         )
-        for name, what in short.items()
-    ]  # fmt: skip
+    if queue.argument("message-ttl") is not None:
+        yield report_warning(
+            "rabbitmq.queue-expires-messages",
+            what=f"Messages in the queue {name} expire.",
+            why="What is not read in time is dropped or dead-lettered, though it was confirmed.",
+            fix="Remove x-message-ttl, or make sure that the dead letters are read.",
+        )
+
+
+def _check_dead_letters(queue: Queue) -> Iterator[Finding]:
+    name = _quote(queue.name)
+    if queue.argument("dead-letter-exchange") is None:
+        yield report_warning(
+            "rabbitmq.queue-delivery-limit",
+            what=f"The quorum queue {name} has no dead-letter exchange.",
+            why="A message that is returned more often than the delivery limit (from RabbitMQ 4.0 on: 20) is dropped.",
+            fix="Set x-dead-letter-exchange, or x-delivery-limit to -1.",
+        )
+    elif queue.argument("dead-letter-strategy") != "at-least-once":
+        yield report_warning(
+            "rabbitmq.dead-letter-at-most-once",
+            what=f"The quorum queue {name} dead-letters at most once.",
+            why="A dead letter that cannot be put where it should go is lost.",
+            fix="Set x-dead-letter-strategy to at-least-once, and x-overflow to reject-publish, which it needs.",
+        )
+
+
+def check_nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Yield findings about the nodes with an alarm."""
+    for node in nodes:
+        if node.mem_alarm or node.disk_free_alarm:
+            yield report_critical(
+                "rabbitmq.alarm",
+                what=f"The node {_quote(node.name)} is short of {'memory' if node.mem_alarm else 'disk'}.",
+                why="The whole cluster takes no messages until that is over: they wait in the outbox.",
+                fix="Give it memory or disk, or drain its queues.",
+            )
 
 
 def match_bindings(bindings: Sequence[Binding], routing_key: str, *, kind: str) -> Sequence[Binding] | None:
@@ -319,10 +324,6 @@ def _compile_pattern(binding: str) -> re.Pattern[str]:
     """Compile a topic binding: `*` is one word, `#` any number of them; each word has its dot before it."""
     words = {"*": r"\.[^.]*", "#": r"(?:\.[^.]*)*"}
     return re.compile("".join(words.get(word, rf"\.{re.escape(word)}") for word in binding.split(".")), re.DOTALL)
-
-
-def _build_finding(slug: str, severity: Severity, what: str, why: str, fix: str) -> Finding:
-    return Finding(code=f"rabbitmq.{slug}", severity=severity, what=what, why=why, fix=fix)
 
 
 def _quote(name: str) -> str:

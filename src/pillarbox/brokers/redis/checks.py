@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from pillarbox.brokers.checks import expand_topics, sort_findings
+from pillarbox.brokers.checks import expand_topics, report_critical, report_info, report_warning, sort_findings
 from pillarbox.brokers.redis.connection import Connection
 from pillarbox.brokers.redis.errors import ErrorReply
 from pillarbox.brokers.redis.settings import Durability, RedisSettings
-from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.finding import Finding
 from pillarbox.redaction import redact_line
 
 __all__ = ["check_replication", "check_server", "check_settings"]
@@ -61,9 +61,8 @@ def check_settings(values: Mapping[str, str], durability: Durability) -> Iterato
     """Yield findings about the server's settings, given the durability that each send waits for."""
     policy = values.get("maxmemory-policy", "noeviction")
     if values.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
-        yield Finding(
-            code="redis.eviction",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "redis.eviction",
             what=f"The server removes keys when its memory is full (maxmemory-policy {policy}).",
             why="A whole stream is dropped, with messages that nobody has read.",
             fix="Set maxmemory-policy noeviction: then it refuses, and the messages wait in the outbox.",
@@ -71,17 +70,15 @@ def check_settings(values: Mapping[str, str], durability: Durability) -> Iterato
     if values.get("appendonly") == "yes":
         yield from _check_appendfsync(values.get("appendfsync", ""), durability)
     elif values.get("save"):
-        yield Finding(
-            code="redis.snapshots-only",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "redis.snapshots-only",
             what="The server writes snapshots and no append-only file.",
             why="What was added since the last snapshot, often minutes, is lost when it dies.",
             fix="Set appendonly yes.",
         )
     elif "appendonly" in values:
-        yield Finding(
-            code="redis.no-persistence",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "redis.no-persistence",
             what="The server writes nothing to disk (appendonly no, no save).",
             why="All streams are gone when it restarts.",
             fix="Set appendonly yes.",
@@ -90,17 +87,15 @@ def check_settings(values: Mapping[str, str], durability: Durability) -> Iterato
 
 def _check_appendfsync(appendfsync: str, durability: Durability) -> Iterator[Finding]:
     if appendfsync == "no":
-        yield Finding(
-            code="redis.appendfsync-no",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "redis.appendfsync-no",
             what="The server leaves it to the system when to write to disk (appendfsync no).",
             why="What was added in the last half minute or so is lost when the machine loses power.",
             fix="Set appendfsync always or everysec, or durability=waitaof.",
         )
     if appendfsync == "everysec" and not durability.is_synced:
-        yield Finding(
-            code="redis.appendfsync-everysec",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "redis.appendfsync-everysec",
             what="The server writes to disk every second (appendfsync everysec).",
             why="What was added in the last second or two is lost when the machine loses power, or when the server is "
             "killed while its disk is slow: it acknowledges before it writes.",
@@ -111,18 +106,16 @@ def _check_appendfsync(appendfsync: str, durability: Durability) -> Iterator[Fin
 def check_replication(info: Mapping[str, str]) -> Iterator[Finding]:
     """Yield findings about the server's replicas, from the section replication of INFO."""
     if info.get("role") == "slave":
-        yield Finding(
-            code="redis.replica",
-            severity=Severity.CRITICAL,
+        yield report_critical(
+            "redis.replica",
             what="The server is a replica.",
             why="It takes no message: the destination is out of service.",
             fix="Put the master into the URL.",
         )
     replicas = info.get("connected_slaves", "0")
     if replicas != "0" and info.get("min_slaves_good_slaves") is None:
-        yield Finding(
-            code="redis.min-replicas",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "redis.min-replicas",
             what=f"The server has {replicas} replicas and takes messages without them (min-replicas-to-write 0).",
             why="What it took while it was cut off is lost when a replica takes over.",
             fix="Set min-replicas-to-write 1, or durability=wait:1.",
@@ -140,9 +133,8 @@ async def _check_key(connection: Connection, key: str, settings: RedisSettings) 
 
 
 def _wrong_type(name: str, kind: str) -> Finding:
-    return Finding(
-        code="redis.wrong-type",
-        severity=Severity.CRITICAL,
+    return report_critical(
+        "redis.wrong-type",
         what=f"The key {name} holds a {kind}, not a stream.",
         why="Nothing can be added to it: the destination is out of service.",
         fix="Set another key, or remove it.",
@@ -150,9 +142,8 @@ def _wrong_type(name: str, kind: str) -> Finding:
 
 
 def _missing(name: str) -> Finding:
-    return Finding(
-        code="redis.no-stream",
-        severity=Severity.CRITICAL,
+    return report_critical(
+        "redis.no-stream",
         what=f"There is no stream {name}, and create=false.",
         why="Nothing can be added to it: the destination is out of service.",
         fix="Create it, for example with XGROUP CREATE … MKSTREAM, or set create=true.",
@@ -160,9 +151,8 @@ def _missing(name: str) -> Finding:
 
 
 def _expires(name: str) -> Finding:
-    return Finding(
-        code="redis.stream-expires",
-        severity=Severity.CRITICAL,
+    return report_critical(
+        "redis.stream-expires",
         what=f"The stream {name} has a time to live.",
         why="It is dropped then, with messages that nobody has read.",
         fix="Take it away with PERSIST.",
@@ -170,9 +160,8 @@ def _expires(name: str) -> Finding:
 
 
 def _settings_unseen(reply: ErrorReply) -> Finding:
-    return Finding(
-        code="redis.settings-unseen",
-        severity=Severity.INFO,
+    return report_info(
+        "redis.settings-unseen",
         what=f"The server's settings cannot be seen: {redact_line(reply)}.",
         why="Whether it can lose messages is not known.",
         fix="Allow this login CONFIG GET, or look yourself at appendonly, appendfsync and maxmemory-policy.",
@@ -181,17 +170,15 @@ def _settings_unseen(reply: ErrorReply) -> Finding:
 
 def _check_options(settings: RedisSettings) -> Iterator[Finding]:
     if settings.maxlen is not None:
-        yield Finding(
-            code="redis.maxlen",
-            severity=Severity.WARNING,
+        yield report_warning(
+            "redis.maxlen",
             what=f"The option maxlen is {settings.maxlen}.",
             why="The oldest entries are dropped above it, whether or not anyone has read them.",
             fix="Leave it out, and let the consumers trim what they have handled.",
         )
     if not expand_topics(settings.key, ["any"]):
-        yield Finding(
-            code="redis.streams-unknown",
-            severity=Severity.INFO,
+        yield report_info(
+            "redis.streams-unknown",
             what=f"The streams cannot be foreseen: the option key is {settings.key!r}.",
             why="Whether they are in order is seen only when messages are sent.",
             fix="Look at them with TYPE and TTL.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from pillarbox.brokers.checks import report_critical, report_info, report_warnin
 from pillarbox.contracts.finding import Finding
 from pillarbox.errors import MessageRejected, TransportUnavailable
 
-__all__ = ["TargetChecks", "check_queues", "check_topics"]
+__all__ = ["TargetChecks", "check_queue", "check_topic"]
 
 _DAY: Final = 86_400
 _DEFAULT_RETENTION: Final = 4 * _DAY
@@ -23,30 +23,11 @@ _MAX_MESSAGE_SIZE: Final = 1_048_576
 _MIN_RECEIVES: Final = 3
 
 
-async def check_queues(queues: SqsQueues, checks: TargetChecks) -> Sequence[Finding]:
-    """Return the findings of every queue that the topics lead to, worst first."""
-
-    async def check(name: str) -> Sequence[Finding]:
-        settings = await queues.read_attributes(name)
-        dead_letters = await _read_dead_letter_queue(queues, settings)
-        return list(_check_queue(name, settings, dead_letters=dead_letters))
-
-    return await checks.run(check)
-
-
-async def check_topics(topics: SnsTopics, checks: TargetChecks) -> Sequence[Finding]:
-    """Return the findings of every SNS topic that the messages' topics lead to, worst first."""
-
-    async def check(name: str) -> Sequence[Finding]:
-        return list(_check_topic(name, await topics.read_attributes(name), await topics.read_subscriptions(name)))
-
-    return await checks.run(check)
-
-
 class TargetChecks(msgspec.Struct, frozen=True):
     """Checks of the queues or topics of one destination."""
 
-    name: Literal["sqs", "sns"]
+    name: str
+    """`sqs` or `sns`."""
     service: ServiceDescription
     template: str
     max_length: int
@@ -121,6 +102,13 @@ class TargetChecks(msgspec.Struct, frozen=True):
 # --- queues ---
 
 
+async def check_queue(queues: SqsQueues, name: str) -> Sequence[Finding]:
+    """Return the findings of one queue."""
+    settings = await queues.read_attributes(name)
+    dead_letters = await _read_dead_letter_queue(queues, settings)
+    return list(_check_queue_settings(name, settings, dead_letters=dead_letters))
+
+
 async def _read_dead_letter_queue(queues: SqsQueues, settings: Mapping[str, str]) -> Mapping[str, str] | None:
     """Return the settings of a queue's dead-letter queue; None if there is none or the login cannot read them."""
     name = str(_parse_redrive_policy(settings).get("deadLetterTargetArn", "")).rpartition(":")[2]
@@ -130,7 +118,7 @@ async def _read_dead_letter_queue(queues: SqsQueues, settings: Mapping[str, str]
         return None
 
 
-def _check_queue(
+def _check_queue_settings(
     name: str, settings: Mapping[str, str], *, dead_letters: Mapping[str, str] | None
 ) -> Iterator[Finding]:
     yield from _check_retention(name, settings, dead_letters)
@@ -218,7 +206,13 @@ def _parse_redrive_policy(settings: Mapping[str, str]) -> Mapping[str, object]:
 # --- topics ---
 
 
-def _check_topic(
+async def check_topic(topics: SnsTopics, name: str) -> Sequence[Finding]:
+    """Return the findings of one SNS topic."""
+    settings, subscriptions = await topics.read_attributes(name), await topics.read_subscriptions(name)
+    return list(_check_topic_settings(name, settings, subscriptions))
+
+
+def _check_topic_settings(
     name: str, settings: Mapping[str, str], subscriptions: Sequence[Mapping[str, str]]
 ) -> Iterator[Finding]:
     yield from _check_subscriptions(name, settings, count=len(subscriptions))

@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal
 
 from pillarbox.brokers.aws.encoding import is_fifo
-from pillarbox.brokers.aws.errors import (
-    Refusal,
-    RefusalKind,
-    ServiceDescription,
-    classify_call_error,
-    describe_refusal,
-)
+from pillarbox.brokers.aws.errors import Refusal, RefusalKind, classify_call_error
 from pillarbox.brokers.aws.settings import AwsSettings
 from pillarbox.brokers.errors import not_open_error, unreachable_error
 from pillarbox.errors import MissingExtra, PillarboxError, TransportError, TransportUnavailable
@@ -31,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("aiobotocore", extra="aws", needed_for="The sqs or sns transport") from error
 
-__all__ = ["AwsClient", "CallRefused", "NoResponse", "SnsTopics", "SqsQueues", "ping"]
+__all__ = ["AwsClient", "CallRefused", "NoResponse", "SnsTopics", "SqsQueues", "Targets"]
 
 _LOGIN_ERRORS: Final = (
     botocore_errors.NoCredentialsError,
@@ -209,52 +204,50 @@ def _describe_cause(error: botocore_errors.BotoCoreError) -> str:
     return os.strerror(number) if isinstance(number, int) and number > 0 else type(cause or error).__name__
 
 
-class _Pingable(Protocol):
-    async def ping(self, name: str | None) -> None: ...
+class Targets(ABC):
+    """The queues or topics of a service, by name. Methods raise the errors of `AwsClient.call`."""
 
-
-async def ping(targets: _Pingable, fixed: str | None, service: ServiceDescription) -> None:
-    """Ask for the one target that there is, or for any; raise `TransportUnavailable` if that fails."""
-    try:
-        await targets.ping(fixed)
-    except NoResponse as error:
-        raise TransportUnavailable(str(error)) from error
-    except CallRefused as error:
-        # A login that may not list targets can still send to them, and the refusal shows that AWS is there.
-        if fixed is not None or error.refusal.kind is not RefusalKind.DENIED:
-            raise TransportUnavailable(describe_refusal(error.refusal, fixed or "any", service)) from error
-
-
-class SqsQueues:
-    """Queues by name. A queue whose URL is given needs no lookup."""
+    address_prefix: ClassVar[str]
+    """Begins a whole address, which needs no lookup."""
 
     def __init__(self, client: AwsClient, *, declare: bool) -> None:
         self._client = client
         self._declare = declare
-        self._urls: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
 
     async def find(self, name: str) -> str:
-        """Return the URL of a queue, which is created if that is wanted."""
-        if name.startswith("http"):
+        """Return the URL or ARN of a target, which is created if that is wanted."""
+        if name.startswith(self.address_prefix):
             return name
-        if name not in self._urls:
-            self._urls[name] = await self._look_up(name)
-        return self._urls[name]
+        if name not in self._addresses:
+            self._addresses[name] = await self._look_up(name)
+        return self._addresses[name]
 
     def forget(self, name: str) -> None:
-        self._urls.pop(name, None)
+        """Look the name up again next time."""
+        self._addresses.pop(name, None)
+
+    @abstractmethod
+    async def send_batch(self, address: str, entries: Sequence[Mapping[str, object]]) -> Mapping[str, Any]:
+        """Send up to ten entries to a URL or ARN."""
+
+    @abstractmethod
+    async def ping(self, name: str | None) -> None:
+        """Ask for a target; without a name, for any."""
+
+    @abstractmethod
+    async def _look_up(self, name: str) -> str: ...
+
+
+class SqsQueues(Targets):
+    """Queues by name or URL."""
+
+    address_prefix = "http"
 
     async def send_batch(self, address: str, entries: Sequence[Mapping[str, object]]) -> Mapping[str, Any]:
         return await self._client.call("send_message_batch", QueueUrl=address, Entries=entries)
 
-    async def read_attributes(self, name: str) -> Mapping[str, str]:
-        """Return a queue's settings."""
-        url = await self.find(name)
-        response = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
-        return dict(response.get("Attributes", {}))
-
     async def ping(self, name: str | None) -> None:
-        """Ask for a queue; without a name, for any."""
         if name is None:
             await self._client.call("list_queues", MaxResults=1)
         else:
@@ -262,6 +255,12 @@ class SqsQueues:
             url = await self.find(name)
             if url == name:
                 await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["QueueArn"])
+
+    async def read_attributes(self, name: str) -> Mapping[str, str]:
+        """Return a queue's settings."""
+        url = await self.find(name)
+        response = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
+        return dict(response.get("Attributes", {}))
 
     async def _look_up(self, name: str) -> str:
         try:
@@ -274,27 +273,20 @@ class SqsQueues:
         return str(response["QueueUrl"])
 
 
-class SnsTopics:
-    """Topics by name. A topic whose ARN is given needs no lookup."""
+class SnsTopics(Targets):
+    """Topics by name or ARN."""
 
-    def __init__(self, client: AwsClient, *, declare: bool) -> None:
-        self._client = client
-        self._declare = declare
-        self._arns: dict[str, str] = {}
-
-    async def find(self, name: str) -> str:
-        """Return the ARN of a topic, which is created if that is wanted."""
-        if name.startswith("arn:"):
-            return name
-        if name not in self._arns:
-            self._arns[name] = await self._look_up(name)
-        return self._arns[name]
-
-    def forget(self, name: str) -> None:
-        self._arns.pop(name, None)
+    address_prefix = "arn:"
 
     async def send_batch(self, address: str, entries: Sequence[Mapping[str, object]]) -> Mapping[str, Any]:
         return await self._client.call("publish_batch", TopicArn=address, PublishBatchRequestEntries=entries)
+
+    async def ping(self, name: str | None) -> None:
+        if name is None:
+            await self._client.call("list_topics")
+        else:
+            self.forget(name)
+            await self._client.call("get_topic_attributes", TopicArn=await self.find(name))
 
     async def read_attributes(self, name: str) -> Mapping[str, str]:
         """Return a topic's settings."""
@@ -307,14 +299,6 @@ class SnsTopics:
         arns = [one["SubscriptionArn"] for one in response.get("Subscriptions", ())]
         # A subscription that is not confirmed has the text "PendingConfirmation" in the place of an ARN.
         return [await self._read_subscription(arn) for arn in arns if arn.startswith("arn:")]
-
-    async def ping(self, name: str | None) -> None:
-        """Ask for a topic; without a name, for any."""
-        if name is None:
-            await self._client.call("list_topics")
-        else:
-            self.forget(name)
-            await self._client.call("get_topic_attributes", TopicArn=await self.find(name))
 
     async def _read_subscription(self, arn: str) -> Mapping[str, str]:
         response = await self._client.call("get_subscription_attributes", SubscriptionArn=arn)

@@ -8,7 +8,7 @@ import pytest
 
 from pillarbox.brokers.nats.encoding import EncodedMessage
 from pillarbox.brokers.nats.errors import PermissionViolation
-from pillarbox.brokers.nats.publisher import PendingBatches, PublishBatch, Window
+from pillarbox.brokers.nats.transport import PendingBatches, PublishBatch, Window
 from pillarbox.brokers.send_batch import DELIVERED, NotAnswered
 from pillarbox.contracts.transport import Outcome
 

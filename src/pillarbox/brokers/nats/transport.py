@@ -1,29 +1,41 @@
-"""NATS JetStream: messages to a stream, acknowledged one by one, sent many at once."""
+"""NATS JetStream: messages to a stream, many at once, each acknowledged on a reply subject of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from pillarbox.brokers.errors import connection_broken_error
 from pillarbox.brokers.nats.checks import check_streams
-from pillarbox.brokers.nats.connection import Server
-from pillarbox.brokers.nats.encoding import Encoder
-from pillarbox.brokers.nats.publisher import Publisher
+from pillarbox.brokers.nats.connection import Server, close_client, connect_client, connect_first
+from pillarbox.brokers.nats.encoding import EncodedMessage, Encoder
+from pillarbox.brokers.nats.errors import PermissionViolation, describe_error, parse_permission_violation, read_ack
 from pillarbox.brokers.nats.settings import NAME, NatsSettings, nats_settings
 from pillarbox.brokers.nats.streams import declare_stream
 from pillarbox.brokers.reconnecting import ReconnectingConnection
-from pillarbox.brokers.send_batch import encode_each
+from pillarbox.brokers.send_batch import Answer, NotAnswered, SendBatch, collect_outcomes, encode_each
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.brokers.templates import compile_template
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.redaction import redact_line
 
-__all__ = ["NatsTransport", "nats_transport"]
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+__all__ = ["NatsTransport", "PendingBatches", "PublishBatch", "Publisher", "Window", "nats_transport"]
+
+_MAX_BYTES_IN_FLIGHT: Final = 32 * 1024 * 1024
+"""On top of the limit of messages."""
+_WRITE_SIZE: Final = 256 * 1024
+"""Bytes handed to the socket at a time, roughly."""
 
 
 class NatsTransport:
@@ -93,3 +105,262 @@ class NatsTransport:
 def nats_transport(url: TransportUrl) -> NatsTransport:
     """Build the transport for `nats:`."""
     return NatsTransport(nats_settings(url))
+
+
+class Publisher:
+    """Publishes, and listens for acknowledgements on an inbox of its own. Up until `reason` says why it broke."""
+
+    def __init__(self, server: Server, *, window: int) -> None:
+        self.client = server.build_client()
+        self.reason: str | None = None
+        self.is_doubted = False
+        """Something was not answered in time: `check` it before it is used again."""
+        self._where = server.where
+        self._seconds = server.seconds
+        self._window = Window(messages=window, size=_MAX_BYTES_IN_FLIGHT)
+        self._pending = PendingBatches()
+        self._inbox = ""
+        self._checking: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(cls, server: Server, *, window: int) -> Self:
+        """Connect to the first server that accepts us; raise `TransportUnavailable` when none does."""
+
+        async def connect_to(address: str) -> Self:
+            publisher = cls(server, window=window)
+            await connect_client(
+                publisher.client,
+                server,
+                address,
+                on_error=publisher._on_error,
+                on_closed=publisher._on_closed,
+                set_up=publisher._listen,
+                pending_size=0,
+            )
+            return publisher
+
+        return await connect_first(server, connect_to)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of headers and payload that the server takes."""
+        return self.client.max_payload
+
+    async def publish(self, messages: Sequence[EncodedMessage | Outcome]) -> list[Outcome]:
+        """Return one outcome per message; one that is an outcome already keeps it."""
+        batch = PublishBatch(messages, self._window)
+        number = self._pending.add(batch)
+        try:
+            if self.reason is not None:
+                batch.interrupt(self.reason)
+            async with asyncio.timeout(self._seconds):
+                await batch.write(self.client.write, reply=f"{self._inbox}.{number}")
+                await batch.done
+        except TimeoutError:
+            self.is_doubted = True
+        except ConnectionError as error:
+            self._break(type(error).__name__)
+        finally:
+            self._pending.remove(number)
+        late = f"{self._where} gave no answer within {self._seconds:g} s."
+        return collect_outcomes(batch.answers, late=late, is_written=batch.is_written)
+
+    async def check(self) -> None:
+        """Make a round trip to the server; break, and raise `TransportUnavailable`, if there is no answer."""
+        if self.reason is None:
+            # In a task, so that a cancelled caller does not cancel it: the client dies of an answer to a ping that
+            # nobody waits for any more.
+            if self._checking is None or self._checking.done():
+                self._checking = asyncio.create_task(self._check())
+            await asyncio.wait([self._checking])
+        if self.reason is not None:
+            raise TransportUnavailable(self.reason)
+
+    async def _check(self) -> None:
+        try:
+            await self.client.rtt(timeout=self._seconds)  # type: ignore[arg-type]  # declared as int, but only awaited
+            self.is_doubted = False
+        except Exception as error:
+            self._break(describe_error(error, seconds=self._seconds))
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. Messages in flight are interrupted."""
+        self._break("it was closed")
+        await close_client(self.client)
+
+    def _break(self, why: str) -> None:
+        if self.reason is None:
+            self.reason = str(connection_broken_error(self._where, why))
+            self._pending.interrupt(self.reason)
+            self.client.abort()
+            if self._checking is not None and self._checking is not asyncio.current_task():
+                self._checking.cancel()
+
+    async def _listen(self) -> None:
+        self._inbox = self.client.new_inbox()
+        await self.client.subscribe(f"{self._inbox}.*.*", cb=self._on_reply)
+        await self.check()  # the server has refused the subscription by now, if it does
+
+    # --- called by the client ---
+
+    async def _on_reply(self, message: Msg) -> None:
+        status = None if message.headers is None else message.headers.get("Status")
+        self._pending.resolve(message.subject[len(self._inbox) + 1 :], message.data, status)
+
+    async def _on_error(self, error: Exception) -> None:
+        """Handle an error that belongs to no call: a permission violation, or the end, which `_on_closed` handles."""
+        violation = parse_permission_violation(str(error))
+        if violation is None:
+            return
+        if violation.action == "publish":
+            self._pending.deny(violation)
+        elif self._inbox.lower() in violation.subject:
+            self._break(
+                f"NATS does not let this user listen for acknowledgements at {self._inbox.partition('.')[0]}.>: allow "
+                "it, or set the option inbox"
+            )
+
+    async def _on_closed(self) -> None:
+        self._break(redact_line(str(self.client.last_error or "the server hung up")))
+
+
+class PublishBatch:
+    """The messages of one send, written as fast as the window allows."""
+
+    def __init__(self, messages: Sequence[EncodedMessage | Outcome], window: Window) -> None:
+        self.is_written = False
+        """Something of it was written."""
+        self._messages = messages
+        self._window = window
+        self._batch = SendBatch[Answer](message if isinstance(message, Outcome) else None for message in messages)
+        self._sizes: dict[int, int] = {}
+        """Messages that take room in the window: index to bytes."""
+
+    @property
+    def answers(self) -> Sequence[Answer | None]:
+        return self._batch.answers
+
+    @property
+    def done(self) -> asyncio.Future[None]:
+        """Resolved when every message has its answer."""
+        return self._batch.done
+
+    async def write(self, write: Callable[[bytes], None], *, reply: str) -> None:
+        """Write every message that has no answer yet."""
+        frames: list[bytes] = []
+        size, answers = 0, self._batch.answers
+        for index, message in enumerate(self._messages):
+            if answers[index] is not None or isinstance(message, Outcome):
+                continue
+            frame = message.build_frame(f"{reply}.{index}")
+            if size > _WRITE_SIZE or not self._window.has_room(len(frame)):
+                self._write_frames(write, frames)
+                size = 0
+                await self._window.wait_for_room(len(frame))
+            self._window.enter(len(frame))
+            self._sizes[index] = len(frame)
+            frames.append(frame)
+            size += len(frame)
+        self._write_frames(write, frames)
+
+    def _write_frames(self, write: Callable[[bytes], None], frames: list[bytes]) -> None:
+        if frames and self._batch.unanswered:
+            write(b"".join(frames))
+            self.is_written = True
+        frames.clear()
+
+    def resolve(self, index: int, data: bytes, status: str | None) -> None:
+        """Take the reply to one message."""
+        if index < len(self._messages) and isinstance(message := self._messages[index], EncodedMessage):
+            self._answer(index, read_ack(data, status=status, subject=message.subject))
+
+    def deny(self, violation: PermissionViolation) -> None:
+        """Answer the messages to this subject, because the server sends no reply for them."""
+        for index, message in enumerate(self._messages):
+            if isinstance(message, EncodedMessage) and message.subject.lower() == violation.subject:
+                subject = message.subject[:100]
+                text = f"NATS does not let this user publish to {subject!r}: allow it, or use another login."
+                self._answer(index, NotAnswered(text, is_outage=True))
+
+    def interrupt(self, reason: str) -> None:
+        """End it: no more replies will come."""
+        self._batch.answer_rest(NotAnswered(reason))
+        self.release()
+
+    def release(self) -> None:
+        """Give the window back the room of all messages."""
+        for index in list(self._sizes):
+            self._leave(index)
+
+    def _answer(self, index: int, answer: Answer) -> None:
+        if self._batch.answer(index, answer):
+            self._leave(index)
+
+    def _leave(self, index: int) -> None:
+        size = self._sizes.pop(index, None)
+        if size is not None:
+            self._window.leave(size)
+
+
+class PendingBatches:
+    """The batches in flight on one connection, by the number in their reply subjects."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, PublishBatch] = {}
+        self._last = 0
+
+    def add(self, batch: PublishBatch) -> int:
+        self._last += 1
+        self._by_number[self._last] = batch
+        return self._last
+
+    def remove(self, number: int) -> None:
+        batch = self._by_number.pop(number, None)
+        if batch is not None:
+            batch.release()
+
+    def resolve(self, token: str, data: bytes, status: str | None) -> None:
+        """Take a reply whose subject ends in NUMBER.INDEX. One that comes too late is dropped."""
+        number, _, index = token.partition(".")
+        batch = self._by_number.get(int(number))
+        if batch is not None:
+            batch.resolve(int(index), data, status)
+
+    def deny(self, violation: PermissionViolation) -> None:
+        for batch in list(self._by_number.values()):
+            batch.deny(violation)
+
+    def interrupt(self, reason: str) -> None:
+        for batch in list(self._by_number.values()):
+            batch.interrupt(reason)
+
+
+class Window:
+    """Limits the messages and bytes in flight. A message that is larger than the window goes alone."""
+
+    def __init__(self, *, messages: int, size: int) -> None:
+        self._max_messages = messages
+        self._max_size = size
+        self._messages = 0
+        self._size = 0
+        self._freed = asyncio.Event()
+
+    def has_room(self, size: int) -> bool:
+        """Return True if a message of so many bytes may go now."""
+        return self._messages < self._max_messages and (self._size + size <= self._max_size or not self._messages)
+
+    def enter(self, size: int) -> None:
+        self._messages += 1
+        self._size += size
+
+    def leave(self, size: int) -> None:
+        self._messages -= 1
+        self._size -= size
+        self._freed.set()
+
+    async def wait_for_room(self, size: int) -> None:
+        """Wait until a message of so many bytes may go."""
+        while not self.has_room(size):
+            self._freed.clear()
+            await self._freed.wait()

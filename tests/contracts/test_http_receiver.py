@@ -80,7 +80,7 @@ class HttpHarness(ReceiverHarness):
         return {
             signing.ID: message_id,
             signing.TIMESTAMP: str(int(now.timestamp())),
-            signing.SIGNATURE: signing.signature(keys, message_id=message_id, at=now, body=body),
+            signing.SIGNATURE: signing.sign(keys, message_id=message_id, at=now, body=body),
         }
 
     async def open_another(self) -> Receiver:

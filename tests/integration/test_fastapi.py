@@ -162,7 +162,7 @@ async def posted(client: httpx.AsyncClient) -> httpx.Response:
     headers = {
         signing.ID: "m-1",
         signing.TIMESTAMP: str(int(now.timestamp())),
-        signing.SIGNATURE: signing.signature([key], message_id="m-1", at=now, body=body),
+        signing.SIGNATURE: signing.sign([key], message_id="m-1", at=now, body=body),
         "content-type": "application/json",
     }
     return await client.post("/hooks/orders", content=body, headers=headers, timeout=PATIENCE)

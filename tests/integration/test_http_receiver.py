@@ -49,7 +49,7 @@ def signed(body: bytes, *, secret: str = SECRET, at: datetime | None = None, mes
     return {
         signing.ID: message_id,
         signing.TIMESTAMP: str(int(now.timestamp())),
-        signing.SIGNATURE: signing.signature([signing.signing_key(secret)], message_id=message_id, at=now, body=body),
+        signing.SIGNATURE: signing.sign([signing.signing_key(secret)], message_id=message_id, at=now, body=body),
     }
 
 

@@ -231,20 +231,20 @@ async def test_a_message_that_is_too_large_is_found_and_then_known(own: Topology
         assert [outcome.rejected for outcome in outcomes] == [False, True, False, False]
         assert str(MAX_MESSAGE) in (outcomes[1].error or "")
         assert all(outcome.delivered or outcome.lost for outcome in (outcomes[0], *outcomes[2:]))
-        publisher = await transport._connection.publisher()
+        publisher = await transport._connection.get_publisher()
         again = await transport.send([first, large, *others])
         assert [outcome.rejected for outcome in again] == [False, True, False, False]
         assert [outcome.delivered for outcome in again] == [True, False, True, True]
-        assert await transport._connection.publisher() is publisher
+        assert await transport._connection.get_publisher() is publisher
 
 
 async def test_the_largest_payload_can_be_told(own: Topology) -> None:
     async with opened(own.url, exchange=own.exchange, max_payload=1000) as transport:
-        publisher = await transport._connection.publisher()
+        publisher = await transport._connection.get_publisher()
         outcomes = await transport.send([sample(payload=b"x" * 1001), sample(payload=b"x" * 1000)])
         assert [outcome.rejected for outcome in outcomes] == [True, False]
         assert outcomes[1].delivered
-        assert await transport._connection.publisher() is publisher
+        assert await transport._connection.get_publisher() is publisher
 
 
 async def test_large_messages_are_sent_in_many_frames(own: Topology) -> None:
@@ -259,7 +259,7 @@ async def test_large_messages_are_sent_in_many_frames(own: Topology) -> None:
 
 async def test_no_answer_in_time_is_not_delivered_and_the_way_back_is_found(topology: Topology) -> None:
     async with over_proxy(topology, timeout="1s") as (transport, proxy):
-        publisher = await transport._connection.publisher()
+        publisher = await transport._connection.get_publisher()
         proxy.hang()
         outcomes = await transport.send(messages(2))
         assert [(outcome.delivered, outcome.rejected, outcome.lost) for outcome in outcomes] == [(False,) * 3] * 2
@@ -275,7 +275,7 @@ async def test_no_answer_in_time_is_not_delivered_and_the_way_back_is_found(topo
 async def test_a_connection_that_is_silent_is_given_up(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_HEARTBEAT", 1)
     async with over_proxy(topology) as (transport, proxy):
-        publisher = await transport._connection.publisher()
+        publisher = await transport._connection.get_publisher()
         proxy.hang()
         sending = asyncio.create_task(transport.send(messages(2)))
         async with asyncio.timeout(PATIENCE):
@@ -288,7 +288,7 @@ async def test_a_connection_that_is_silent_is_given_up(topology: Topology, monke
 async def test_a_connection_that_is_idle_is_kept(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_HEARTBEAT", 1)
     async with opened(topology.url, exchange=topology.exchange) as transport:
-        publisher = await transport._connection.publisher()
+        publisher = await transport._connection.get_publisher()
         heard_at, beats = publisher.connection._received_at, 0
         async with asyncio.timeout(PATIENCE):
             while beats < 8:  # the broker hangs up after two intervals without a sign from us
@@ -396,7 +396,7 @@ async def test_questions_that_are_given_up_leave_no_channels_behind(topology: To
             await asyncio.gather(ping, return_exceptions=True)
         proxy.heal()
         await transport.ping()
-        channels = (await transport._connection.publisher()).connection._channels
+        channels = (await transport._connection.get_publisher()).connection._channels
         async with asyncio.timeout(PATIENCE):
             while set(channels) != {1}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

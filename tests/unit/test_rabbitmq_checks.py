@@ -53,7 +53,7 @@ def test_a_full_queue_that_refuses_loses_nothing() -> None:
 
 
 def test_some_versions_say_no_policy_with_a_list() -> None:
-    assert Queue("q", effective_policy_definition=[]).argument("max-length") is None
+    assert Queue("q", effective_policy_definition=[]).find_argument("max-length") is None
 
 
 @pytest.mark.parametrize(

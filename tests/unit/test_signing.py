@@ -10,7 +10,7 @@ import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.brokers.http.signing import signature, signing_key, verify
+from pillarbox.brokers.http.signing import sign, signing_key, verify
 from pillarbox.errors import ConfigError, DecodeError
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -24,7 +24,7 @@ def headers(*keys: bytes, at: datetime = NOW, body: bytes = BODY, message_id: st
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": signature(keys, message_id=message_id, at=at, body=body),
+        "webhook-signature": sign(keys, message_id=message_id, at=at, body=body),
     }
 
 
@@ -33,7 +33,7 @@ def headers(*keys: bytes, at: datetime = NOW, body: bytes = BODY, message_id: st
 
 def test_the_published_example() -> None:
     at = datetime.fromtimestamp(1614265330, UTC)
-    made = signature([KEY], message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", at=at, body=BODY)
+    made = sign([KEY], message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", at=at, body=BODY)
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
@@ -42,7 +42,7 @@ def test_signatures_are_those_of_the_official_package(body: str, secret: bytes, 
     text = "whsec_" + base64.b64encode(secret).decode()
     when = datetime.fromtimestamp(at, UTC)
     official = standardwebhooks.Webhook(text).sign("msg_1", when, body)
-    assert signature([signing_key(text)], message_id="msg_1", at=when, body=body.encode()) == official
+    assert sign([signing_key(text)], message_id="msg_1", at=when, body=body.encode()) == official
 
 
 def test_the_official_package_verifies_ours() -> None:

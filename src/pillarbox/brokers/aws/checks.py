@@ -42,12 +42,12 @@ class TargetChecks(msgspec.Struct, frozen=True):
             try:
                 target = find_target_of_topic(self.template, topic, max_length=self.max_length)
             except MessageRejected as error:
-                findings.append(self._unusable_name(topic, error))
+                findings.append(self._report_unusable_name(topic, error))
                 continue
             if target is not None:
                 targets[target] = None
         if not targets and not findings:
-            findings.append(self._unknown_targets())
+            findings.append(self._report_unknown_targets())
         for target in targets:
             findings += await self._check_target(target, check)
         return sort_findings(findings)
@@ -61,12 +61,12 @@ class TargetChecks(msgspec.Struct, frozen=True):
             raise TransportUnavailable(str(error)) from error
         except CallRefused as error:
             if error.refusal.kind is RefusalKind.MISSING:
-                return [self._missing_target(target)]
+                return [self._report_missing_target(target)]
             if error.refusal.kind is RefusalKind.DENIED:
-                return [self._hidden_settings(target)]
+                return [self._report_hidden_settings(target)]
             raise TransportUnavailable(describe_refusal(error.refusal, target, self.service)) from error
 
-    def _missing_target(self, target: str) -> Finding:
+    def _report_missing_target(self, target: str) -> Finding:
         return report_critical(
             f"{self.name}.{self.service.target}-missing",
             what=f"The {self.service.target} {target!r} does not exist.",
@@ -74,7 +74,7 @@ class TargetChecks(msgspec.Struct, frozen=True):
             fix="Create it, or set declare=true.",
         )
 
-    def _unusable_name(self, topic: str, error: MessageRejected) -> Finding:
+    def _report_unusable_name(self, topic: str, error: MessageRejected) -> Finding:
         return report_critical(
             f"{self.name}.name-unusable",
             what=f"Messages of the topic {topic!r} have nowhere to go. {error}",
@@ -82,7 +82,7 @@ class TargetChecks(msgspec.Struct, frozen=True):
             fix="Change the template, or the topic.",
         )
 
-    def _hidden_settings(self, target: str) -> Finding:
+    def _report_hidden_settings(self, target: str) -> Finding:
         return report_info(
             f"{self.name}.settings-unseen",
             what=f"This login may not see the settings of the {self.service.target} {target!r}.",
@@ -90,7 +90,7 @@ class TargetChecks(msgspec.Struct, frozen=True):
             fix=f"Allow {self.name}:Get{self.service.target.capitalize()}Attributes, or ask somebody who may.",
         )
 
-    def _unknown_targets(self) -> Finding:
+    def _report_unknown_targets(self) -> Finding:
         return report_info(
             f"{self.name}.{self.service.target}s-unknown",
             what=f"Which {self.service.target}s messages go to is known only when they come.",

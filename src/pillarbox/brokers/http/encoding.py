@@ -45,7 +45,7 @@ def encode(message: Message, template: RequestTemplate, *, at: datetime) -> Enco
     event_headers, body = _encode_event(message, template.mode)
     own_headers = {signing.ID: message_id, signing.TIMESTAMP: str(int(at.timestamp()))}
     if template.keys:
-        own_headers[signing.SIGNATURE] = signing.signature(template.keys, message_id=message_id, at=at, body=body)
+        own_headers[signing.SIGNATURE] = signing.sign(template.keys, message_id=message_id, at=at, body=body)
     trace = {name: message.headers[name] for name in _TRACE_HEADERS if name in message.headers}
     headers = _merge({"idempotency-key": message_id, **trace}, event_headers, template.headers, own_headers)
     for name, value in headers.items():

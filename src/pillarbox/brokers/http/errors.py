@@ -91,7 +91,7 @@ def to_outcome(response: Response, policy: ResponsePolicy, *, now: datetime) -> 
     retry_after = parse_retry_after(response.retry_after, now=now)
     body = policy.hide(response.body.decode(errors="replace"))
     quote = f" It said: {excerpt}" if (excerpt := redact_line(body)) else ""
-    error = f"{policy.where} answered {_phrase(response.status)}{_advice(response.status)}.{quote}"
+    error = f"{policy.where} answered {_describe_status(response.status)}{_advise(response.status)}.{quote}"
     if status is DeliveryStatus.OUTAGE:
         raise TransportUnavailable(error, retry_after=retry_after)
     return Outcome(
@@ -116,7 +116,7 @@ def parse_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
         return None
 
 
-def _phrase(status: int) -> str:
+def _describe_status(status: int) -> str:
     """Return the status with its standard phrase. The phrase of a response can be any text."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
@@ -124,7 +124,7 @@ def _phrase(status: int) -> str:
         return str(status)
 
 
-def _advice(status: int) -> str:
+def _advise(status: int) -> str:
     if 300 <= status <= 399:
         return ", a redirect, which is not followed; correct the URL"
     if status in (401, 402, 403, 407):

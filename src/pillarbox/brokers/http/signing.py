@@ -16,7 +16,7 @@ from typing import Final
 
 from pillarbox.errors import ConfigError, DecodeError
 
-__all__ = ["ID", "SIGNATURE", "TIMESTAMP", "TOLERANCE", "signature", "signing_key", "verify"]
+__all__ = ["ID", "SIGNATURE", "TIMESTAMP", "TOLERANCE", "sign", "signing_key", "verify"]
 
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
@@ -52,10 +52,10 @@ def _decode_key(text: str) -> bytes:
         raise ConfigError("A webhook secret that begins with whsec_ must go on in base64, and does not.") from None
 
 
-def signature(keys: Sequence[bytes], *, message_id: str, at: datetime, body: bytes) -> str:
+def sign(keys: Sequence[bytes], *, message_id: str, at: datetime, body: bytes) -> str:
     """Return the value of the `webhook-signature` header: a signature by each key, in order."""
     content = _build_content(message_id, str(int(at.timestamp())), body)
-    return " ".join(f"v1,{base64.b64encode(_digest(key, content)).decode()}" for key in keys)
+    return " ".join(f"v1,{base64.b64encode(_compute_digest(key, content)).decode()}" for key in keys)
 
 
 def verify(
@@ -77,7 +77,7 @@ def verify(
         raise DecodeError(f"A webhook has no {error.args[0]} header, so it cannot be verified.") from None
     _check_time(timestamp, now=now, tolerance=tolerance)
     content = _build_content(message_id, timestamp, body)
-    expected = [_digest(key, content) for key in keys]
+    expected = [_compute_digest(key, content) for key in keys]
     # Every pair is compared, so that the time taken does not reveal which one matched.
     matches = [hmac.compare_digest(one, other) for one in _parse_signatures(signatures) for other in expected]
     if not any(matches):
@@ -106,5 +106,5 @@ def _build_content(message_id: str, timestamp: str, body: bytes) -> bytes:
     return f"{message_id}.{timestamp}.".encode() + body
 
 
-def _digest(key: bytes, content: bytes) -> bytes:
+def _compute_digest(key: bytes, content: bytes) -> bytes:
     return hmac.new(key, content, hashlib.sha256).digest()

@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("confluent-kafka", extra="kafka", needed_for="The kafka transport") from error
 
-__all__ = ["ClusterAdmin", "TopicDescription", "check_topic", "unknown_topics"]
+__all__ = ["ClusterAdmin", "TopicDescription", "check_topic", "report_unknown_topics"]
 
 _SHORT_RETENTION: Final = timedelta(days=1)
 _SAFE_REPLICAS: Final = 3
@@ -47,16 +47,16 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
 def check_topic(topic: TopicDescription, *, max_message_bytes: int) -> Sequence[Finding]:
     """Return findings for everything that could lose, delay or refuse messages of the topic."""
     if topic.error:
-        return [_unusable_topic(topic)]
+        return [_report_unusable_topic(topic)]
     findings = [*_check_replication(topic), *_check_retention(topic), *_check_sizes(topic, max_message_bytes)]
     if topic.hidden is not None:
-        findings.append(_hidden_settings(topic))
+        findings.append(_report_hidden_settings(topic))
     if topic.auto_create == "true":
-        findings.append(_auto_create_enabled())
+        findings.append(_report_auto_create())
     return findings
 
 
-def _unusable_topic(topic: TopicDescription) -> Finding:
+def _report_unusable_topic(topic: TopicDescription) -> Finding:
     report = build_report(topic.error, topic=topic.name, text=f"error {topic.error}")
     what, _, fix = report.reason.partition(": ")
     return report_critical(
@@ -135,7 +135,7 @@ def _check_sizes(topic: TopicDescription, max_message_bytes: int) -> Iterator[Fi
         )
 
 
-def _hidden_settings(topic: TopicDescription) -> Finding:
+def _report_hidden_settings(topic: TopicDescription) -> Finding:
     return report_info(
         "kafka.settings-hidden",
         what=f"The settings of the topic {topic.name} are not shown to this login ({topic.hidden}).",
@@ -144,7 +144,7 @@ def _hidden_settings(topic: TopicDescription) -> Finding:
     )
 
 
-def _auto_create_enabled() -> Finding:
+def _report_auto_create() -> Finding:
     return report_warning(
         "kafka.auto-create",
         what="The cluster creates topics when somebody names them (auto.create.topics.enable = true).",
@@ -153,7 +153,7 @@ def _auto_create_enabled() -> Finding:
     )
 
 
-def unknown_topics(template: str) -> Finding:
+def report_unknown_topics(template: str) -> Finding:
     """Return the finding for a template that needs more than the topic."""
     return report_info(
         "kafka.topics-unknown",

@@ -208,7 +208,7 @@ class _AsyncProducer:
         """Give the client as many messages as it has room for; return the index of the first one left."""
         produce: Callable[..., None] = self._producer.produce
         resolve = send.resolve
-        self._poller.hurry()
+        self._poller.poll_soon()
         for index in range(start, len(send.messages)):
             message = send.messages[index]
             try:
@@ -318,28 +318,28 @@ class _ReportPoller:
         self._count_awaited = count_awaited
         self._loop = asyncio.get_running_loop()
         self._active_at = self._loop.time()
-        self._next: asyncio.Handle = self._loop.call_soon(self._turn)
+        self._next: asyncio.Handle = self._loop.call_soon(self._poll_and_schedule)
         self._is_idle = False
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Poll at once: something was sent, and its report may come soon."""
         self._active_at = self._loop.time()
         if self._is_idle:
             self._is_idle = False
             self._next.cancel()
-            self._next = self._loop.call_soon(self._turn)
+            self._next = self._loop.call_soon(self._poll_and_schedule)
 
     def stop(self) -> None:
         self._next.cancel()
 
-    def _turn(self) -> None:
+    def _poll_and_schedule(self) -> None:
         # The next turn is scheduled first, because a callback within the poll may stop this poller.
         now = self._loop.time()
-        self._next = self._loop.call_later(self._pause(now), self._turn)
+        self._next = self._loop.call_later(self._choose_pause(now), self._poll_and_schedule)
         if self._poll():
             self._active_at = now
 
-    def _pause(self, now: float) -> float:
+    def _choose_pause(self, now: float) -> float:
         """Return the time until the next poll. It grows with the silence, so a report is at most a quarter late."""
         awaited = self._count_awaited()
         self._is_idle = not awaited

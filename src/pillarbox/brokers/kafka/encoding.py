@@ -56,18 +56,18 @@ def encode(message: Message, *, topic: AddressTemplate, mode: Literal["binary", 
             "message's topic, or the option topic."
         )
     if mode == "structured":
-        headers = [("content-type", STRUCTURED), *_trace_headers(message)]
+        headers = [("content-type", STRUCTURED), *_select_trace_headers(message)]
         return EncodedMessage(name, message.key, to_structured(message), headers)
-    return EncodedMessage(name, message.key, message.payload, _binary_headers(message))
+    return EncodedMessage(name, message.key, message.payload, _build_binary_headers(message))
 
 
-def _binary_headers(message: Message) -> Headers:
+def _build_binary_headers(message: Message) -> Headers:
     """Return the headers of `cloudevents.to_binary` as a list.
 
     Written out here because headers are the largest part of a message's cost on this path.
     """
     headers = [
-        *_common_headers(message.source, message.type, message.topic, message.kind, message.content_type),
+        *_build_common_headers(message.source, message.type, message.topic, message.kind, message.content_type),
         (_ID, _to_text(message.message_id)),
         (_TIME, _to_text(message.event_time)),
         (_CORRELATION, message.correlation_id),
@@ -79,19 +79,21 @@ def _binary_headers(message: Message) -> Headers:
     if message.causation_id is not None:
         headers.append((_CAUSATION, message.causation_id))
     if message.headers:
-        headers += [(_PREFIX + name, value) for name, value in _trace_headers(message)]
+        headers += [(_PREFIX + name, value) for name, value in _select_trace_headers(message)]
         headers += message.headers.items()
     return headers
 
 
 @lru_cache(maxsize=4_096)
-def _common_headers(source: str, type_: str, topic: str, kind: Kind, content_type: str) -> tuple[tuple[str, str], ...]:
+def _build_common_headers(
+    source: str, type_: str, topic: str, kind: Kind, content_type: str
+) -> tuple[tuple[str, str], ...]:
     """Return the headers that are the same for many messages."""
     attributes = {"specversion": "1.0", "source": source, "type": type_, "topic": topic, "kind": kind.value}
     return ("content-type", content_type), *((_PREFIX + name, value) for name, value in attributes.items())
 
 
-def _trace_headers(message: Message) -> Headers:
+def _select_trace_headers(message: Message) -> Headers:
     return [(name, message.headers[name]) for name in _TRACE_HEADERS if name in message.headers]
 
 

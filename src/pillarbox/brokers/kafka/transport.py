@@ -8,7 +8,7 @@ from typing import Final
 
 from pillarbox.brokers.checks import expand_topics
 from pillarbox.brokers.errors import not_open_error
-from pillarbox.brokers.kafka.checks import ClusterAdmin, check_topic, unknown_topics
+from pillarbox.brokers.kafka.checks import ClusterAdmin, check_topic, report_unknown_topics
 from pillarbox.brokers.kafka.connection import ProducerConnection
 from pillarbox.brokers.kafka.encoding import EncodedMessage, encode
 from pillarbox.brokers.kafka.errors import DELIVERED, DeliveryReport, DeliveryStatus, to_outcomes
@@ -102,7 +102,7 @@ class KafkaTransport:
             return []
         names = dict.fromkeys(expand_topics(self.settings.topic, topics))
         if not names:
-            return [unknown_topics(self.settings.topic)]
+            return [report_unknown_topics(self.settings.topic)]
         findings: list[Finding] = []
         for name in names:
             description = await self._admin.describe_topic(name)

@@ -186,7 +186,7 @@ class MqttConnection:
         max_packet = self._limits.max_packet
         for index, message in enumerate(messages):
             if max_packet is not None and message.size > max_packet:
-                batch.answer(index, self._too_large(message, max_packet))
+                batch.answer(index, self._build_rejection(message, max_packet))
             else:
                 self._queue.append((batch, index, message))
         self._fill_window()
@@ -230,7 +230,7 @@ class MqttConnection:
             properties = PackedProperties(message.properties)
             info = client.publish(message.topic, message.body, limits.qos, limits.retain, properties)
             if info.rc:
-                batch.answer(index, self._lost("it took no more"))
+                batch.answer(index, self._build_lost_outcome("it took no more"))
                 self._retire()
             else:
                 in_flight[info.mid] = batch, index, message.topic, now
@@ -266,7 +266,7 @@ class MqttConnection:
         self.is_open = False
         while self._queue:
             batch, index, _ = self._queue.popleft()
-            batch.answer(index, self._lost("it stopped answering"))
+            batch.answer(index, self._build_lost_outcome("it stopped answering"))
 
     def _close_if_drained(self) -> None:
         if not self.is_open and not self._in_flight:
@@ -276,7 +276,7 @@ class MqttConnection:
         self.is_open, self.is_closed = False, True
         if self._timer is not None:
             self._timer.cancel()
-        lost = self._lost(reason)
+        lost = self._build_lost_outcome(reason)
         for batch, index, _, _ in self._in_flight.values():
             batch.answer(index, lost)
         for batch, index, _ in self._queue:
@@ -294,10 +294,10 @@ class MqttConnection:
 
     # --- outcomes ---
 
-    def _lost(self, reason: str) -> Outcome:
+    def _build_lost_outcome(self, reason: str) -> Outcome:
         error = f"The connection to {self._policy.where} ended before the message was acknowledged ({reason})."
         return Outcome(delivered=False, error=error, lost=True)
 
-    def _too_large(self, message: EncodedMessage, max_packet: int) -> Outcome:
+    def _build_rejection(self, message: EncodedMessage, max_packet: int) -> Outcome:
         error = f"The message is a packet of {message.size} bytes, and {self._policy.where} takes at most {max_packet}."
         return Outcome(delivered=False, error=error, rejected=True)

@@ -55,23 +55,23 @@ def build_encoder(topic: AddressTemplate, *, mode: Literal["binary", "structured
     """Return the encoder for messages of one destination."""
     if mode == "structured":
         return lambda message: EncodedMessage(
-            _check_topic(topic(message)), _structured_properties(message), to_structured(message)
+            _check_topic(topic(message)), _pack_structured(message), to_structured(message)
         )
-    return lambda message: EncodedMessage(_check_topic(topic(message)), _binary_properties(message), message.payload)
+    return lambda message: EncodedMessage(_check_topic(topic(message)), _pack_binary(message), message.payload)
 
 
-def _structured_properties(message: Message) -> bytes:
-    return _pack([_CONTENT_TYPE + _encode_text(STRUCTURED), _correlation_data(message)])
+def _pack_structured(message: Message) -> bytes:
+    return _pack([_CONTENT_TYPE + _encode_text(STRUCTURED), _encode_correlation_data(message)])
 
 
-def _binary_properties(message: Message) -> bytes:
+def _pack_binary(message: Message) -> bytes:
     headers, _ = to_binary(message, binding=MQTT)
-    properties = [_CONTENT_TYPE + _encode_text(headers.pop("content-type")), _correlation_data(message)]
+    properties = [_CONTENT_TYPE + _encode_text(headers.pop("content-type")), _encode_correlation_data(message)]
     properties += [_encode_name(name) + _encode_text(value) for name, value in headers.items()]
     return _pack(properties)
 
 
-def _correlation_data(message: Message) -> bytes:
+def _encode_correlation_data(message: Message) -> bytes:
     return _CORRELATION_DATA + _encode_text(message.correlation_id)
 
 

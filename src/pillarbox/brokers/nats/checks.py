@@ -32,7 +32,7 @@ async def check_streams(client: Client, settings: NatsSettings, *, topics: Seque
         for name in sorted(streams):
             findings += await _check_stream_by_name(client, name, seconds=seconds)
     except ApiUnavailable as error:
-        findings.append(_streams_unseen(str(error)))
+        findings.append(_report_unseen_streams(str(error)))
     findings += _list_unknowns(settings)
     return sort_findings(findings)
 
@@ -147,7 +147,7 @@ def _check_retention(config: StreamConfig, name: str) -> Iterator[Finding]:
         )
 
 
-def _streams_unseen(why: str) -> Finding:
+def _report_unseen_streams(why: str) -> Finding:
     return report_info(
         "nats.streams-unseen",
         what=f"The settings of the streams cannot be seen: {why}.",

@@ -100,7 +100,7 @@ _ALWAYS: Final = _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE | _MESSAGE_ID | _TYPE
 @lru_cache(maxsize=4_096)
 def encode_publish(channel: int, exchange: str, routing_key: str) -> bytes:
     """Encode a mandatory publish to this address. `ValueError` when a part is longer than 255 bytes."""
-    return _encode_method(channel, _PUBLISH + _short(exchange) + _short(routing_key) + _MANDATORY)
+    return _encode_method(channel, _PUBLISH + _encode_short(exchange) + _encode_short(routing_key) + _MANDATORY)
 
 
 def encode_properties(
@@ -117,13 +117,13 @@ def encode_properties(
     flags, tail = _ALWAYS, [_PERSISTENT]
     if correlation_id is not None:
         flags |= _CORRELATION_ID
-        tail.append(_short(correlation_id))
-    tail.append(_short(message_id))
+        tail.append(_encode_short(correlation_id))
+    tail.append(_encode_short(message_id))
     if at is not None:
         flags |= _TIMESTAMP
         tail.append(at.to_bytes(8))
-    tail.append(_name(type))
-    return b"".join((_CONTENT.pack(60, 0, size, flags), _name(content_type), _encode_table(headers), *tail))
+    tail.append(_encode_frequent(type))
+    return b"".join((_CONTENT.pack(60, 0, size, flags), _encode_frequent(content_type), _encode_table(headers), *tail))
 
 
 def encode_content(channel: int, header: bytes, body: bytes, *, frame_max: int) -> list[bytes]:
@@ -159,30 +159,32 @@ def encode(channel: int, method: Frame) -> bytes:
 def encode_exchange_declare(channel: int, name: str, *, type: str = "", passive: bool) -> bytes:
     """Encode the declaration of a durable exchange, or the question whether it exists."""
     bits = b"\x01" if passive else b"\x02"
-    return _encode_method(channel, b"\x00\x28\x00\x0a\x00\x00" + _short(name) + _short(type) + bits + _encode_table({}))
+    return _encode_method(
+        channel, b"\x00\x28\x00\x0a\x00\x00" + _encode_short(name) + _encode_short(type) + bits + _encode_table({})
+    )
 
 
 def encode_queue_declare(channel: int, name: str, *, arguments: FieldTable | None = None) -> bytes:
     """Encode the declaration of a durable queue, or without arguments the question whether it exists."""
     bits, table = (b"\x01", _encode_table({})) if arguments is None else (b"\x02", field_table(arguments))
-    return _encode_method(channel, b"\x00\x32\x00\x0a\x00\x00" + _short(name) + bits + table)
+    return _encode_method(channel, b"\x00\x32\x00\x0a\x00\x00" + _encode_short(name) + bits + table)
 
 
 def encode_queue_bind(channel: int, queue: str, exchange: str, routing_key: str) -> bytes:
     """Encode the binding of a queue to an exchange."""
-    names = _short(queue) + _short(exchange) + _short(routing_key)
+    names = _encode_short(queue) + _encode_short(exchange) + _encode_short(routing_key)
     return _encode_method(channel, b"\x00\x32\x00\x14\x00\x00" + names + b"\x00" + _encode_table({}))
 
 
 def encode_consume(channel: int, queue: str) -> bytes:
     """Encode the subscription to a queue, with manual acknowledgement. The broker chooses the consumer's tag."""
-    names = _short(queue) + _short("")
+    names = _encode_short(queue) + _encode_short("")
     return _encode_method(channel, b"\x00\x3c\x00\x14\x00\x00" + names + b"\x00" + _encode_table({}))
 
 
 def encode_open(vhost: str) -> bytes:
     """Encode the choice of a virtual host, the last step of the handshake."""
-    return _encode_method(0, b"\x00\x0a\x00\x28" + _short(vhost) + b"\x00\x00")
+    return _encode_method(0, b"\x00\x0a\x00\x28" + _encode_short(vhost) + b"\x00\x00")
 
 
 def _encode_method(channel: int, payload: bytes) -> bytes:
@@ -193,19 +195,19 @@ def _encode_table(headers: Mapping[str, str]) -> bytes:
     pieces: list[bytes] = []
     for name, value in headers.items():
         text = value.encode()
-        pieces += (_name(name), b"S", len(text).to_bytes(4), text)
+        pieces += (_encode_frequent(name), b"S", len(text).to_bytes(4), text)
     table = b"".join(pieces)
     return len(table).to_bytes(4) + table
 
 
-def _short(text: str) -> bytes:
+def _encode_short(text: str) -> bytes:
     encoded = text.encode()
     if len(encoded) > 255:
         raise ValueError(f"{text[:40]}… is longer than the 255 bytes that AMQP allows there")
     return len(encoded).to_bytes(1) + encoded
 
 
-_name: Final = lru_cache(maxsize=4_096)(_short)
+_encode_frequent: Final = lru_cache(maxsize=4_096)(_encode_short)
 """For texts that come again."""
 
 
@@ -468,16 +470,16 @@ def _read_field(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     return parse(content, depth=depth + 1), end
 
 
-def _reader(form: str) -> Callable[[bytes, int], tuple[Any, int]]:
+def _build_reader(form: str) -> Callable[[bytes, int], tuple[Any, int]]:
     layout = struct.Struct(f">{form}")
     return lambda data, at: (layout.unpack_from(data, at)[0], at + layout.size)
 
 
 _ARGUMENTS: Final[Mapping[str, Callable[[bytes, int], tuple[Any, int]]]] = {
-    "octet": _reader("B"),
-    "short": _reader("H"),
-    "long": _reader("L"),
-    "longlong": _reader("Q"),
+    "octet": _build_reader("B"),
+    "short": _build_reader("H"),
+    "long": _build_reader("L"),
+    "longlong": _build_reader("Q"),
     "shortstr": _read_short,
     "longstr": _read_long,
     "table": _read_table,
@@ -486,17 +488,17 @@ _ARGUMENTS: Final[Mapping[str, Callable[[bytes, int], tuple[Any, int]]]] = {
 
 _FIELDS: Final[Mapping[bytes, Callable[[bytes, int], tuple[Any, int]]]] = {
     # As RabbitMQ has them, not the specification: https://www.rabbitmq.com/amqp-0-9-1-errata
-    b"t": _reader("?"),
-    b"b": _reader("b"),
-    b"B": _reader("B"),
-    b"s": _reader("h"),
-    b"u": _reader("H"),
-    b"I": _reader("l"),
-    b"i": _reader("L"),
-    b"l": _reader("q"),
-    b"L": _reader("q"),
-    b"f": _reader("f"),
-    b"d": _reader("d"),
+    b"t": _build_reader("?"),
+    b"b": _build_reader("b"),
+    b"B": _build_reader("B"),
+    b"s": _build_reader("h"),
+    b"u": _build_reader("H"),
+    b"I": _build_reader("l"),
+    b"i": _build_reader("L"),
+    b"l": _build_reader("q"),
+    b"L": _build_reader("q"),
+    b"f": _build_reader("f"),
+    b"d": _build_reader("d"),
     b"D": _read_decimal,
     b"S": _read_long,
     b"T": _read_time,
@@ -510,8 +512,8 @@ _PROPERTIES: Final[tuple[tuple[int, str, Callable[[bytes, int], tuple[Any, int]]
     (1 << 15, "content_type", _read_short),
     (1 << 14, "content_encoding", _read_short),
     (1 << 13, "headers", _read_table),
-    (1 << 12, "delivery_mode", _reader("B")),
-    (1 << 11, "priority", _reader("B")),
+    (1 << 12, "delivery_mode", _build_reader("B")),
+    (1 << 11, "priority", _build_reader("B")),
     (1 << 10, "correlation_id", _read_short),
     (1 << 9, "reply_to", _read_short),
     (1 << 8, "expiration", _read_short),

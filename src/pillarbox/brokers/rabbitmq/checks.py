@@ -65,13 +65,13 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     encoder: MessageEncoder
     management: Management | None
 
-    async def findings(self, topics: Sequence[str]) -> Sequence[Finding]:
-        """Return everything that was found, worst first."""
+    async def run(self, topics: Sequence[str]) -> Sequence[Finding]:
+        """Return all findings, worst first."""
         routes = [route for topic in topics if (route := self._find_route(topic)) is not None]
         found = [finding async for finding in self._check_existence(routes)]
         if self.management is None:
             what = "Over AMQP only the existence of an exchange or a queue can be seen, not how it is set."
-            found.append(_not_inspected(what, fix=_SET_MANAGEMENT))
+            found.append(_report_not_inspected(what, fix=_SET_MANAGEMENT))
         else:
             found += [finding async for finding in self._check_settings(self.management, routes)]
         return sort_findings(found)
@@ -90,29 +90,29 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     async def _check_existence(self, routes: Sequence[_Route]) -> AsyncIterator[Finding]:
         for exchange in {route.exchange for route in routes if route.exchange}:
             if not await self.broker.has_exchange(exchange):
-                yield _missing_exchange(exchange)
+                yield _report_missing_exchange(exchange)
         for queue in {route.routing_key for route in routes if not route.exchange and route.routing_key}:
             if not await self.broker.has_queue(queue):
-                yield _missing_queue(queue)
+                yield _report_missing_queue(queue)
 
     async def _check_settings(self, management: Management, routes: Sequence[_Route]) -> AsyncIterator[Finding]:
         queues = {route.routing_key for route in routes if not route.exchange and route.routing_key}
         try:
             for exchange in {route.exchange for route in routes if route.exchange}:
                 walk = _ExchangeWalk(management, exchange, [route for route in routes if route.exchange == exchange])
-                for finding in await walk.findings():
+                for finding in await walk.check():
                     yield finding
                 queues |= walk.queues
             for name in sorted(queues)[:_MAX_QUEUES]:
-                for finding in check_queue(await management.queue(name)):
+                for finding in check_queue(await management.read_queue(name)):
                     yield finding
-            for finding in check_nodes(await management.nodes()):
+            for finding in check_nodes(await management.read_nodes()):
                 yield finding
         except NotVisible as reason:
-            yield _not_inspected(f"Not all of the settings could be seen: {reason}.", fix=_SET_MANAGEMENT)
+            yield _report_not_inspected(f"Not all of the settings could be seen: {reason}.", fix=_SET_MANAGEMENT)
         if len(queues) > _MAX_QUEUES:
             what = f"Only {_MAX_QUEUES} of {len(queues)} queues were looked at."
-            yield _not_inspected(what, fix="Look at the others with rabbitmqctl list_queues.")
+            yield _report_not_inspected(what, fix="Look at the others with rabbitmqctl list_queues.")
 
 
 class _ExchangeWalk:
@@ -124,14 +124,14 @@ class _ExchangeWalk:
         self._routes = routes
         self.queues: set[str] = set()
 
-    async def findings(self) -> Sequence[Finding]:
-        exchange = await self._management.exchange(self._exchange)
-        bindings = await self._management.bindings(self._exchange)
+    async def check(self) -> Sequence[Finding]:
+        exchange = await self._management.read_exchange(self._exchange)
+        bindings = await self._management.read_bindings(self._exchange)
         found = [*check_exchange(exchange)]
         for route in self._routes:
             followed = self._select_bindings(bindings, route, kind=exchange.type)
             if not followed and route.routing_key is not None and exchange.alternate is None:
-                found.append(_unroutable(route.topic, self._exchange, route.routing_key))
+                found.append(_report_unroutable(route.topic, self._exchange, route.routing_key))
             await self._follow(followed, {self._exchange})
         return found
 
@@ -145,7 +145,9 @@ class _ExchangeWalk:
             if binding.destination_type == "queue":
                 self.queues.add(binding.destination)
             elif binding.destination not in seen:
-                await self._follow(await self._management.bindings(binding.destination), {*seen, binding.destination})
+                await self._follow(
+                    await self._management.read_bindings(binding.destination), {*seen, binding.destination}
+                )
 
 
 def _build_stand_in(topic: str) -> Message:
@@ -160,7 +162,7 @@ def _build_stand_in(topic: str) -> Message:
 # --- findings ------------------------------------------------------------------------------------
 
 
-def _missing_exchange(name: str) -> Finding:
+def _report_missing_exchange(name: str) -> Finding:
     return report_critical(
         "rabbitmq.exchange-missing",
         what=f"There is no exchange {_quote(name)}.",
@@ -169,7 +171,7 @@ def _missing_exchange(name: str) -> Finding:
     )
 
 
-def _missing_queue(name: str) -> Finding:
+def _report_missing_queue(name: str) -> Finding:
     return report_critical(
         "rabbitmq.queue-missing",
         what=f"There is no queue {_quote(name)}.",
@@ -178,7 +180,7 @@ def _missing_queue(name: str) -> Finding:
     )
 
 
-def _unroutable(topic: str, exchange: str, routing_key: str) -> Finding:
+def _report_unroutable(topic: str, exchange: str, routing_key: str) -> Finding:
     return report_critical(
         "rabbitmq.unroutable",
         what=f"No queue is bound to the exchange {_quote(exchange)} for the routing key {_quote(routing_key)} "
@@ -188,7 +190,7 @@ def _unroutable(topic: str, exchange: str, routing_key: str) -> Finding:
     )
 
 
-def _not_inspected(what: str, *, fix: str) -> Finding:
+def _report_not_inspected(what: str, *, fix: str) -> Finding:
     return report_info(
         "rabbitmq.not-inspected",
         what=what,
@@ -242,7 +244,7 @@ def _check_durability(queue: Queue) -> Iterator[Finding]:
             why="It is gone with all its messages after a restart, though they were confirmed.",
             fix="Declare it durable, better as a quorum queue (x-queue-type: quorum).",
         )
-    if queue.auto_delete or queue.argument("expires") is not None:
+    if queue.auto_delete or queue.find_argument("expires") is not None:
         yield report_warning(
             "rabbitmq.queue-deletes-itself",
             what=f"The queue {name} deletes itself when nobody uses it.",
@@ -261,8 +263,8 @@ def _check_durability(queue: Queue) -> Iterator[Finding]:
 
 def _check_limits(queue: Queue) -> Iterator[Finding]:
     name = _quote(queue.name)
-    is_limited = any(queue.argument(limit) is not None for limit in ("max-length", "max-length-bytes"))
-    if is_limited and queue.argument("overflow") not in ("reject-publish", "reject-publish-dlx"):
+    is_limited = any(queue.find_argument(limit) is not None for limit in ("max-length", "max-length-bytes"))
+    if is_limited and queue.find_argument("overflow") not in ("reject-publish", "reject-publish-dlx"):
         what = "keeps so many messages and no more" if queue.type == "stream" else "drops its oldest messages when full"
         yield report_warning(
             "rabbitmq.queue-drops",
@@ -270,7 +272,7 @@ def _check_limits(queue: Queue) -> Iterator[Finding]:
             why="New messages are confirmed, and others are lost for them.",
             fix="Set x-overflow to reject-publish: then messages wait in the outbox instead.",
         )
-    if queue.argument("message-ttl") is not None:
+    if queue.find_argument("message-ttl") is not None:
         yield report_warning(
             "rabbitmq.queue-expires-messages",
             what=f"Messages in the queue {name} expire.",
@@ -281,14 +283,14 @@ def _check_limits(queue: Queue) -> Iterator[Finding]:
 
 def _check_dead_letters(queue: Queue) -> Iterator[Finding]:
     name = _quote(queue.name)
-    if queue.argument("dead-letter-exchange") is None:
+    if queue.find_argument("dead-letter-exchange") is None:
         yield report_warning(
             "rabbitmq.queue-delivery-limit",
             what=f"The quorum queue {name} has no dead-letter exchange.",
             why="A message that is returned more often than the delivery limit (from RabbitMQ 4.0 on: 20) is dropped.",
             fix="Set x-dead-letter-exchange, or x-delivery-limit to -1.",
         )
-    elif queue.argument("dead-letter-strategy") != "at-least-once":
+    elif queue.find_argument("dead-letter-strategy") != "at-least-once":
         yield report_warning(
             "rabbitmq.dead-letter-at-most-once",
             what=f"The quorum queue {name} dead-letters at most once.",
@@ -377,7 +379,7 @@ class Queue(msgspec.Struct, frozen=True):
     effective_policy_definition: object = None
     """A table; where there is none, some versions say so with an empty list."""
 
-    def argument(self, name: str) -> object:
+    def find_argument(self, name: str) -> object:
         """Return what the queue's own arguments set, or else a policy."""
         policy = self.effective_policy_definition
         by_policy = policy.get(name) if isinstance(policy, Mapping) else None
@@ -414,23 +416,23 @@ class Management(msgspec.Struct, frozen=True, kw_only=True):
             host=host, port=port, login=login, vhost=vhost, timeout=timeout, tls=tls if scheme == "https" else None
         )
 
-    async def exchange(self, name: str) -> Exchange:
-        exchange = await self._get(f"exchanges/{self._path(name)}", Exchange)
+    async def read_exchange(self, name: str) -> Exchange:
+        exchange = await self._get(f"exchanges/{self._build_path(name)}", Exchange)
         if not exchange.policy:
             return exchange
-        policy = await self._get(f"policies/{self._path(exchange.policy)}", Policy)
+        policy = await self._get(f"policies/{self._build_path(exchange.policy)}", Policy)
         return msgspec.structs.replace(exchange, by_policy=policy.definition)
 
-    async def bindings(self, exchange: str) -> Sequence[Binding]:
-        return await self._get(f"exchanges/{self._path(exchange)}/bindings/source", list[Binding])
+    async def read_bindings(self, exchange: str) -> Sequence[Binding]:
+        return await self._get(f"exchanges/{self._build_path(exchange)}/bindings/source", list[Binding])
 
-    async def queue(self, name: str) -> Queue:
-        return await self._get(f"queues/{self._path(name)}", Queue)
+    async def read_queue(self, name: str) -> Queue:
+        return await self._get(f"queues/{self._build_path(name)}", Queue)
 
-    async def nodes(self) -> Sequence[Node]:
+    async def read_nodes(self) -> Sequence[Node]:
         return await self._get("nodes", list[Node])
 
-    def _path(self, name: str) -> str:
+    def _build_path(self, name: str) -> str:
         return f"{quote(self.vhost, safe='')}/{quote(name, safe='')}"
 
     async def _get(self, path: str, kind: type[T]) -> T:

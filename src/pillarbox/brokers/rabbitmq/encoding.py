@@ -50,8 +50,8 @@ class MessageEncoder(msgspec.Struct, frozen=True, kw_only=True):
         try:
             header = encode_properties(
                 size=len(body), content_type=content_type, headers=headers,
-                correlation_id=_if_short(message.correlation_id), message_id=message_id,
-                at=_seconds(message), type=message.type,
+                correlation_id=_select_short(message.correlation_id), message_id=message_id,
+                at=_count_seconds(message), type=message.type,
             )  # fmt: skip
             publish = encode_publish(PUBLISHING_CHANNEL, exchange, routing_key)
             content = encode_content(PUBLISHING_CHANNEL, header, body, frame_max=frame_max)
@@ -69,12 +69,12 @@ class MessageEncoder(msgspec.Struct, frozen=True, kw_only=True):
         return headers, content_type, body
 
 
-def _if_short(text: str) -> str | None:
+def _select_short(text: str) -> str | None:
     """Return what fits into a property; the header `cloudEvents:correlationid` holds the whole in any case."""
     return text if len(text) <= _LONGEST_PROPERTY and len(text.encode()) <= _LONGEST_PROPERTY else None
 
 
-def _seconds(message: Message) -> int | None:
+def _count_seconds(message: Message) -> int | None:
     """Return the time of the event as AMQP counts it, which is from 1970 on."""
     seconds = int(message.event_time.timestamp())
     return seconds if seconds >= 0 else None

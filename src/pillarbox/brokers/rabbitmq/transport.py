@@ -98,17 +98,17 @@ class RabbitmqTransport:
     async def inspect(self, *, topics: Sequence[str]) -> Sequence[Finding]:
         """Find what is set on the broker that could lose messages of these topics. Changes nothing."""
         inspection = Inspection(broker=self._connection, encoder=self._encoder, management=self._management)
-        return await inspection.findings(topics)
+        return await inspection.run(topics)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         if not messages:
             return []
-        publisher = await self._connection.publisher()
+        publisher = await self._connection.get_publisher()
         encode = partial(self._encoder.encode, frame_max=publisher.connection.frame_max, limit=self._size_limit)
         encoded = encode_each(messages, encode, broker="RabbitMQ")
         if self.settings.declare:
             await self._connection.declare({one.exchange for one in encoded if isinstance(one, EncodedMessage)})
-            publisher = await self._connection.publisher()
+            publisher = await self._connection.get_publisher()
         return await self._publish(publisher, encoded)
 
     async def _publish(self, publisher: Publisher, messages: Sequence[EncodedMessage | Outcome]) -> Sequence[Outcome]:
@@ -194,7 +194,7 @@ class PublisherConnection:
                 raise self._map_refusal(closed, name)
             self._declared.add(name)
 
-    async def publisher(self) -> Publisher:
+    async def get_publisher(self) -> Publisher:
         """Return the publisher; `TransportUnavailable` when no server can be reached or it accepts no messages."""
         publisher = await self._publisher.get()
         if blocked := self.describe_block(publisher):
@@ -225,7 +225,7 @@ class PublisherConnection:
         return map_refusal(closed, where=self._connector.where, what=f"exchange {redact_line(exchange)!r}")
 
     async def _call_apart(self, build: Callable[[int], bytes] | None) -> Closed | None:
-        return await self._connector.call_apart((await self.publisher()).connection, build)
+        return await self._connector.call_apart((await self.get_publisher()).connection, build)
 
     async def _connect(self) -> Publisher:
         """Open a publisher, on the connection that stands when only a channel has ended, or on a new one."""

@@ -29,7 +29,7 @@ async def check_server(connection: Connection, settings: RedisSettings, *, topic
     findings: list[Finding] = []
     values = await _read_settings(connection)
     if isinstance(values, ErrorReply):
-        findings.append(_settings_unseen(values))
+        findings.append(_report_unseen_settings(values))
     else:
         findings += check_settings(values, settings.required_durability)
     findings += check_replication(await _read_replication(connection))
@@ -125,14 +125,14 @@ def check_replication(info: Mapping[str, str]) -> Iterator[Finding]:
 async def _check_key(connection: Connection, key: str, settings: RedisSettings) -> Sequence[Finding]:
     kind, name = await connection.call("TYPE", key), repr(redact_line(key, limit=100))
     if kind not in (b"stream", b"none") and isinstance(kind, bytes):
-        return [_wrong_type(name, kind.decode(errors="replace"))]
+        return [_report_wrong_type(name, kind.decode(errors="replace"))]
     if kind == b"none" and not settings.create:
-        return [_missing(name)]
+        return [_report_missing_stream(name)]
     ttl = await connection.call("PTTL", key)
-    return [_expires(name)] if isinstance(ttl, int) and ttl > 0 else ()
+    return [_report_expiry(name)] if isinstance(ttl, int) and ttl > 0 else ()
 
 
-def _wrong_type(name: str, kind: str) -> Finding:
+def _report_wrong_type(name: str, kind: str) -> Finding:
     return report_critical(
         "redis.wrong-type",
         what=f"The key {name} holds a {kind}, not a stream.",
@@ -141,7 +141,7 @@ def _wrong_type(name: str, kind: str) -> Finding:
     )
 
 
-def _missing(name: str) -> Finding:
+def _report_missing_stream(name: str) -> Finding:
     return report_critical(
         "redis.no-stream",
         what=f"There is no stream {name}, and create=false.",
@@ -150,7 +150,7 @@ def _missing(name: str) -> Finding:
     )
 
 
-def _expires(name: str) -> Finding:
+def _report_expiry(name: str) -> Finding:
     return report_critical(
         "redis.stream-expires",
         what=f"The stream {name} has a time to live.",
@@ -159,7 +159,7 @@ def _expires(name: str) -> Finding:
     )
 
 
-def _settings_unseen(reply: ErrorReply) -> Finding:
+def _report_unseen_settings(reply: ErrorReply) -> Finding:
     return report_info(
         "redis.settings-unseen",
         what=f"The server's settings cannot be seen: {redact_line(reply)}.",

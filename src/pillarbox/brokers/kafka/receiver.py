@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from pillarbox.brokers.errors import unreachable_error
+from pillarbox.brokers.errors import connection_broken_error, unreachable_error
 from pillarbox.brokers.kafka.connection import WHAT_TO_CHECK, Reachability
 from pillarbox.brokers.kafka.encoding import ConsumedRecord, decode
 from pillarbox.brokers.kafka.poller import ConsumerPoller, check_consumer_config
@@ -166,7 +166,7 @@ class ConsumerSession:
 
     async def close(self) -> None:
         """Commit what is settled and leave the group."""
-        self._end(f"The connection to {self._where} broke (it was closed).")
+        self._end("it was closed")
         self._poller.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
@@ -178,9 +178,9 @@ class ConsumerSession:
         answer.add_done_callback(self._unanswered.discard)
         return await answer
 
-    def _end(self, reason: str) -> None:
+    def _end(self, why: str) -> None:
         if self.reason is None:
-            self.reason = reason
+            self.reason = str(connection_broken_error(self._where, why))
         self._waiting.clear()
         self._changed.set()
         for answer in tuple(self._unanswered):
@@ -201,7 +201,7 @@ class ConsumerSession:
 
     def on_closed(self, reason: str) -> None:
         self._poller_closed.set()
-        self._end(f"The connection to {self._where} broke ({reason}).")
+        self._end(reason)
 
 
 def kafka_receiver(url: TransportUrl) -> KafkaReceiver:

@@ -99,7 +99,7 @@ _ALWAYS: Final = _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE | _MESSAGE_ID | _TYPE
 
 @lru_cache(maxsize=4_096)
 def encode_publish(channel: int, exchange: str, routing_key: str) -> bytes:
-    """Encode a mandatory publish to this address. `ValueError` when a part is longer than 255 bytes."""
+    """Encode a mandatory publish to this address. Raises `ValueError` when a part is longer than 255 bytes."""
     return _encode_method(channel, _PUBLISH + _encode_short(exchange) + _encode_short(routing_key) + _MANDATORY)
 
 
@@ -113,7 +113,7 @@ def encode_properties(
     at: int | None,
     type: str,
 ) -> bytes:
-    """Encode the content header of a persistent message. `ValueError` when a text is too long."""
+    """Encode the content header of a persistent message. Raises `ValueError` when a text is too long."""
     flags, tail = _ALWAYS, [_PERSISTENT]
     if correlation_id is not None:
         flags |= _CORRELATION_ID
@@ -127,7 +127,7 @@ def encode_properties(
 
 
 def encode_content(channel: int, header: bytes, body: bytes, *, frame_max: int) -> list[bytes]:
-    """Encode the frames of a content header and a body. `ValueError` when the header does not fit into one."""
+    """Encode the frames of a content header and a body. Raises `ValueError` when the header does not fit into one."""
     most = frame_max - _OVERHEAD
     if len(header) > most:
         raise ValueError(f"its headers are larger than the {most} bytes that fit into a frame")
@@ -220,7 +220,7 @@ F = TypeVar("F", bound=Frame)
 def split_frames(buffer: bytearray, *, frame_max: int = FRAME_MAX) -> Iterator[tuple[int, int, bytes]]:
     """Take the complete frames out of the buffer: type, channel, payload.
 
-    `NotAmqp` for a frame of an unknown type, one that is larger than `frame_max`, and one without its end byte.
+    Raises `NotAmqp` for a frame of an unknown type, one that is larger than `frame_max`, and one without its end byte.
     """
     position, most = 0, frame_max - _OVERHEAD
     try:
@@ -252,7 +252,7 @@ def read_confirm(payload: bytes) -> tuple[int, bool]:
 
 
 def read_method(payload: bytes) -> Frame:
-    """Read the method in a frame's payload; `NotAmqp` when it is none."""
+    """Read the method in a frame's payload; raise `NotAmqp` when it is none."""
     found = commands.INDEX_MAPPING.get(int.from_bytes(payload[:4]))
     if found is None:
         raise NotAmqp("it sent a method that AMQP 0-9-1 does not have")
@@ -331,7 +331,7 @@ class DeliveryReader:
         self._pieces: list[bytes] = []
 
     def read(self, kind: int, payload: bytes) -> Delivery | None:
-        """Return the delivery that this frame completes. `NotAmqp` when the frame is out of turn."""
+        """Return the delivery that this frame completes. Raises `NotAmqp` when the frame is out of turn."""
         if kind == METHOD:
             if self._method is not None:
                 raise NotAmqp("it began a message before the end of another")

@@ -404,7 +404,7 @@ class Management(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_url(cls, url: str, *, login: Login, vhost: str, timeout: float, tls: ssl.SSLContext) -> Management:
-        """Build the client for this address; a login there goes before ours. `ConfigError` for a wrong address."""
+        """Build the client for an address, whose login goes before ours; raise `ConfigError` for a wrong address."""
         scheme = url.partition(":")[0].lower()
         if scheme not in ("http", "https"):
             raise ConfigError("The option management of the rabbitmq transport begins with http:// or https://.")
@@ -436,7 +436,7 @@ class Management(msgspec.Struct, frozen=True, kw_only=True):
         return f"{quote(self.vhost, safe='')}/{quote(name, safe='')}"
 
     async def _get(self, path: str, kind: type[T]) -> T:
-        """Request and decode; `NotVisible` when there is no answer, or one that cannot be read."""
+        """Request and decode; raise `NotVisible` when there is no answer, or one that cannot be read."""
         try:
             status, body = await asyncio.to_thread(self._fetch, f"/api/{path}")
             if status == 200:

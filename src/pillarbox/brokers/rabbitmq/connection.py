@@ -38,7 +38,7 @@ __all__ = ["Channel", "Connection", "Connector"]
 _CHUNK: Final = 256 * 1024
 _HEARTBEAT: Final = 20
 """Seconds, if the broker agrees: after twice as long without a byte the connection is given up."""
-_GOODBYE: Final = 1.0
+_CLOSE_TIMEOUT: Final = 1.0
 _CAPABILITIES: Final = (
     "publisher_confirms",
     "basic.nack",
@@ -61,7 +61,7 @@ class ConnectionParameters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def response(self) -> str:
-        """Answer the server's question for the login."""
+        """Response to the server's request for the login."""
         return f"\0{self.login.user}\0{self.login.password}" if self.mechanism == "PLAIN" else ""
 
 
@@ -86,7 +86,7 @@ class Connection:
 
     @classmethod
     async def open(cls, to: ConnectionParameters) -> Self:
-        """Connect and log in. `OSError` when no server answers, `Ended` when it refuses."""
+        """Connect and log in. Raises `OSError` when no server answers, `Ended` when it refuses."""
         name = to.host if to.tls is not None else None
         reader, writer = await asyncio.open_connection(to.host, to.port, ssl=to.tls, server_hostname=name, limit=_CHUNK)
         connection = cls(reader, writer)
@@ -134,7 +134,7 @@ class Connection:
         return None
 
     def write(self, data: bytes) -> None:
-        """Send; `Ended` when the connection has."""
+        """Send bytes; raise `Ended` when the connection has ended."""
         if self.reason is not None:
             raise self.reason
         self._writer.write(data)
@@ -146,7 +146,7 @@ class Connection:
 
     # --- the end ---
 
-    async def close(self, *, seconds: float = _GOODBYE) -> None:
+    async def close(self, *, seconds: float = _CLOSE_TIMEOUT) -> None:
         """Close in order, waiting so long for the broker's answer, and then in any case.
 
         The answer comes when the broker has read everything that was written before.
@@ -249,7 +249,7 @@ class Connection:
 
 
 def _negotiate_frame_max(proposed: int) -> int:
-    """Return the largest frame in bytes; a proposal of 0 is no limit. `NotAmqp` for less than AMQP allows."""
+    """Return the largest frame in bytes; a proposal of 0 is no limit. Raises `NotAmqp` for less than AMQP allows."""
     if 0 < proposed < SMALLEST_FRAME_MAX:
         raise NotAmqp(
             f"it wants frames of at most {proposed} bytes, and AMQP allows no limit below {SMALLEST_FRAME_MAX}"
@@ -272,7 +272,7 @@ class Channel:
         self._reply: asyncio.Future[Frame] | None = None
 
     async def call(self, method: Frame | bytes) -> Frame:
-        """Send a method and wait for the answer; `Ended` when there is none."""
+        """Send a method and wait for the answer; raise `Ended` when there is none."""
         if self.reason is not None:
             raise self.reason
         self._reply = asyncio.get_running_loop().create_future()
@@ -321,7 +321,7 @@ class Channel:
 
 
 class Connector:
-    """Finds a server of the broker, connects and logs in. The secrets are read when this is made."""
+    """Finds a server of the broker, connects and logs in. Secrets are read when this is built."""
 
     def __init__(self, settings: RabbitmqConnectionSettings, *, environ: Mapping[str, str]) -> None:
         self.where = f"RabbitMQ at {settings.display_url}"
@@ -339,7 +339,7 @@ class Connector:
         """The one that accepted last is first."""
 
     async def connect(self) -> Connection:
-        """Connect to the first server that accepts; `TransportUnavailable` with the refusal of the last."""
+        """Connect to the first server that accepts; raise `TransportUnavailable` with the refusal of the last."""
         last: TransportUnavailable | None = None
         for server in list(self.servers):
             try:
@@ -352,7 +352,7 @@ class Connector:
         raise last or TransportUnavailable(f"{self.where} has no server.")
 
     async def call_apart(self, connection: Connection, build: Callable[[int], bytes] | None = None) -> Closed | None:
-        """Call `Connection.call_apart`; `TransportUnavailable` when the broker does not answer in time or goes away."""
+        """Call `Connection.call_apart`; raise `TransportUnavailable` when the broker does not answer in time."""
         try:
             async with asyncio.timeout(self.seconds):
                 return await connection.call_apart(build)

@@ -41,7 +41,7 @@ class MessageEncoder(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["binary", "structured"]
 
     def encode(self, message: Message, *, frame_max: int, limit: int | None) -> EncodedMessage:
-        """Encode a message with at most `limit` bytes of body; `MessageRejected` when AMQP cannot carry it."""
+        """Encode a message with at most `limit` bytes of body; raise `MessageRejected` when AMQP cannot carry it."""
         headers, content_type, body = self._encode_event(message)
         if limit is not None and len(body) > limit:
             raise MessageRejected(f"its body has {len(body)} bytes, and the broker takes at most {limit}")

@@ -169,7 +169,7 @@ def _quote_exchange(name: str) -> str:
 
 
 def to_outcomes(answers: Sequence[Answer | None], *, late: str, blocked: str | None) -> list[Outcome]:
-    """Return one outcome per message; `TransportUnavailable` when the broker answered for none of them.
+    """Return one outcome per message; raise `TransportUnavailable` when the broker answered for none of them.
 
     None is no answer in time, for the reason `late`. `blocked` is why the broker accepts no messages at present.
     """

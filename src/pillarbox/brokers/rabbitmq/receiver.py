@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self
 
-from pillarbox.brokers.errors import describe_error
+from pillarbox.brokers.errors import connection_broken_error, describe_error
 from pillarbox.brokers.rabbitmq.amqp import (
     METHOD,
     Delivery,
@@ -36,13 +36,13 @@ from pillarbox.redaction import redact_line
 
 __all__ = ["Consumer", "RabbitmqReceiver", "build_queue_arguments", "rabbitmq_receiver"]
 
-_GOODBYE: Final = 5.0
+_CLOSE_TIMEOUT: Final = 5.0
 """Seconds for the broker to read the last acknowledgements."""
 _CANCEL: Final = b"\x00\x3c\x00\x1e"
 
 
 class RabbitmqReceiver:
-    """Reads one queue. The password is read when this is made.
+    """Reads one queue. The password is read when this is built.
 
     A connection that broke is made anew by the next `receive` or `ping`, not in the background; the broker
     delivers again what was not acknowledged over the old one.
@@ -111,7 +111,7 @@ class Consumer:
 
     @classmethod
     async def open(cls, connector: Connector, settings: RabbitmqReceiverSettings) -> Self:
-        """Connect and consume; `TransportUnavailable` when there is no way to the queue."""
+        """Connect and consume; raise `TransportUnavailable` when there is no way to the queue."""
         connection = await connector.connect()
         try:
             await _Topology(connector, connection, settings).prepare()
@@ -138,7 +138,7 @@ class Consumer:
             raise TransportUnavailable(text) from error
 
     async def take(self, limit: int) -> list[Delivery]:
-        """Return deliveries in order, at least one; `TransportUnavailable` as soon as the consumer has ended."""
+        """Return deliveries in order, at least one; raise `TransportUnavailable` as soon as the consumer has ended."""
         while True:
             if self.reason is not None:
                 raise TransportUnavailable(self.reason)
@@ -160,12 +160,12 @@ class Consumer:
     async def close(self) -> None:
         """Close the connection. What was acknowledged is so; the broker takes the rest back."""
         self.end("it was closed")
-        await self.connection.close(seconds=_GOODBYE)
+        await self.connection.close(seconds=_CLOSE_TIMEOUT)
 
     def end(self, why: str) -> None:
         """End, and wake whoever waits."""
         if self.reason is None:
-            self.reason = f"The connection to {self._where} broke ({why})."
+            self.reason = str(connection_broken_error(self._where, why))
         self._waiting.clear()
         self._arrived.set()
 
@@ -191,7 +191,7 @@ class _Topology:
         self._settings = settings
 
     async def prepare(self) -> None:
-        """Check that the queue exists, or declare and bind it. `TransportUnavailable` when that is not possible."""
+        """Check that the queue exists, or declare and bind it; raise `TransportUnavailable` when that fails."""
         settings = self._settings
         queue = _quote_queue(settings)
         exists = await self._call(

@@ -65,7 +65,7 @@ class RabbitmqTransport:
     """Publishes messages as CloudEvents, persistent and mandatory.
 
     Delivered means that the broker confirmed the message: every queue it was routed to has it, on disk if the queue is
-    durable, on a majority of nodes if it is a quorum queue. The password is read when this is made.
+    durable, on a majority of nodes if it is a quorum queue. The password is read when this is built.
     """
 
     def __init__(self, settings: RabbitmqSettings, *, environ: Mapping[str, str] = os.environ) -> None:
@@ -195,7 +195,7 @@ class PublisherConnection:
             self._declared.add(name)
 
     async def get_publisher(self) -> Publisher:
-        """Return the publisher; `TransportUnavailable` when no server can be reached or it accepts no messages."""
+        """Return the publisher; raise `TransportUnavailable` when no server is there or it accepts no messages."""
         publisher = await self._publisher.get()
         if blocked := self.describe_block(publisher):
             raise TransportUnavailable(blocked)
@@ -296,7 +296,7 @@ class Publisher:
             await self.connection.close()
 
     def publish(self, messages: Sequence[EncodedMessage | Outcome]) -> SendBatch[Answer]:
-        """Send all of them; what has an outcome already keeps it. `Ended` when the channel has."""
+        """Send all of them; what has an outcome already keeps it. Raises `Ended` when the channel has ended."""
         if self._channel.reason is not None:
             raise self._channel.reason
         batch = SendBatch[Answer](message if isinstance(message, Outcome) else None for message in messages)

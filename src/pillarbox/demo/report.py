@@ -68,11 +68,7 @@ def _failures(outcome: DemoResult, setup: Setup, *, kept: bool) -> Iterator[str]
     if not failures:
         return
     lines = [f"Failed: {one.order_id} of {one.customer}: {one.error}" for one in failures]
-    how = (
-        "It is display_url by:"
-        if kept
-        else "It is gone with the demo's files; after a run with --keep it is display_url by:"
-    )
+    how = "It is shown by:" if kept else "It is gone with the demo's files; after a run with --keep it is shown by:"
     commands = [_store_command(setup)] * bool(outcome.failed) + [_ledger_command(setup)] * bool(outcome.refused)
     yield "\n".join([*lines, how, *(f"  {command}" for command in commands)])
 

@@ -182,7 +182,7 @@ def _read_indexes_and_triggers(connection: sqlite3.Connection, table: str) -> Ma
 
 
 def _find_check_constraints(text: str) -> Iterator[str]:
-    """Yield the check constraints of a normalize_sql CREATE TABLE, each to its closing bracket."""
+    """Yield the check constraints of a normalized CREATE TABLE, each to its closing bracket."""
     for start in re.finditer(r"\bcheck \(", text):
         depth = 0
         for place in range(start.end() - 1, len(text)):

@@ -25,7 +25,7 @@ from pillarbox.errors import TransportUnavailable
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-__all__ = ["NatsReceiver", "PullSubscription", "RedeliveryBarrier", "nats_receiver"]
+__all__ = ["NatsReceiver", "RedeliveryBarrier", "nats_receiver"]
 
 _PING_INTERVAL: Final = 10
 """Seconds. The client gives up on a server that leaves two pings unanswered."""

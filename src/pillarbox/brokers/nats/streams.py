@@ -69,7 +69,6 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = -1
     max_msgs_per_subject: int = -1
     max_age: int = 0
-    max_msg_size: int = -1
     duplicate_window: int = 0
     no_ack: bool = False
     sealed: bool = False

@@ -12,7 +12,7 @@ from pillarbox.brokers.redis.settings import Durability, RedisSettings
 from pillarbox.contracts.finding import Finding
 from pillarbox.redaction import redact_line
 
-__all__ = ["check_replication", "check_server", "check_settings"]
+__all__ = ["check_server"]
 
 _SETTINGS: Final = (
     "appendonly",
@@ -31,8 +31,8 @@ async def check_server(connection: Connection, settings: RedisSettings, *, topic
     if isinstance(values, ErrorReply):
         findings.append(_report_unseen_settings(values))
     else:
-        findings += check_settings(values, settings.required_durability)
-    findings += check_replication(await _read_replication(connection))
+        findings += _check_settings(values, settings.required_durability)
+    findings += _check_replication(await _read_replication(connection))
     for key in expand_topics(settings.key, topics):
         findings += await _check_key(connection, key, settings)
     findings += _check_options(settings)
@@ -57,7 +57,7 @@ async def _read_replication(connection: Connection) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def check_settings(values: Mapping[str, str], durability: Durability) -> Iterator[Finding]:
+def _check_settings(values: Mapping[str, str], durability: Durability) -> Iterator[Finding]:
     """Yield findings about the server's settings, given the durability that each send waits for."""
     policy = values.get("maxmemory-policy", "noeviction")
     if values.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
@@ -103,7 +103,7 @@ def _check_appendfsync(appendfsync: str, durability: Durability) -> Iterator[Fin
         )
 
 
-def check_replication(info: Mapping[str, str]) -> Iterator[Finding]:
+def _check_replication(info: Mapping[str, str]) -> Iterator[Finding]:
     """Yield findings about the server's replicas, from the section replication of INFO."""
     if info.get("role") == "slave":
         yield report_critical(

@@ -102,14 +102,14 @@ def test_a_variable_that_may_mean_two_is_refused(tmp_path: Path) -> None:
 def test_the_rest_of_a_destination_goes_to_its_transport(tmp_path: Path) -> None:
     text = '[destinations.b]\nurl = "memory:?batch=3"\n[destinations.c]\nurl = "memory:"\n'
     made = read_destinations(load(tmp_path, text + "bacth = 7\n"))
-    transport = made["b"].told.transport()
+    transport = made["b"].transport_options.build_transport()
 
     assert isinstance(transport, MemoryTransport)
     assert (transport.features.batch, made["b"].section.settings.batch) == (3, 500)
     with pytest.raises(
         ConfigError, match=r"Destination c .* no option 'bacth'.*destinations\.c\.bacth in .*is batch\)\."
     ):
-        made["c"].destination()
+        made["c"].build()
 
 
 def test_a_destination_without_a_usable_url_is_refused_when_it_is_served(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_destination_without_a_usable_url_is_refused_when_it_is_served(tmp_pat
     made = read_destinations(load(tmp_path, text))
     for name, why in (("a", "has no url"), ("b", r"refers to \$\{NOT_SET\}"), ("c", "must be a text")):
         with pytest.raises(ConfigError, match=f"Destination {name} cannot be served: .*{why}"):
-            made[name].destination()
+            made[name].build()
 
 
 def test_the_store_s_options_may_stand_beside_its_url(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     made = read_destinations(config)
 
     assert CANARY not in format_toml(entries)
-    assert CANARY not in "".join(map(repr, (config, entries, *(one.told for one in made.values()))))
+    assert CANARY not in "".join(map(repr, (config, entries, *(one.transport_options for one in made.values()))))
     shown = {format_key(one.path[2:]): one.value for one in entries if one.path[:2] == ("destinations", "a")}
     assert (shown["ca"], shown["secret"]) == ("/etc/ca.pem", ["***", "env:SECRET"])
     assert entry(config, ("store", "url")).value == "postgresql://app:***@db/shop?sslpassword=***"

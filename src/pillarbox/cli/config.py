@@ -101,12 +101,17 @@ def _hide_login(entry: ConfigEntry) -> ConfigEntry:
 
 def _list_destination(one: ConfiguredDestination) -> list[ConfigEntry]:
     at = ("destinations", one.name)
-    url = ConfigEntry((*at, "url"), one.told.shown_url(), one.told.url.origin if one.told.url else DEFAULT_ORIGIN)
+    url = ConfigEntry(
+        (*at, "url"),
+        one.transport_options.redact_url(),
+        one.transport_options.url.origin if one.transport_options.url else DEFAULT_ORIGIN,
+    )
     # With a schedule the settings of doubling delays have no effect.
     unused = {"name", *(("first", "longest") if one.section.settings.retry.schedule else ())}
     own = [_name_endless(entry) for entry in _list_section(one.section, at=at) if entry.path[-1] not in unused]
     options = [
-        ConfigEntry((*at, *path), value, one.told.options[path].origin) for path, value in one.told.shown_options()
+        ConfigEntry((*at, *path), value, one.transport_options.options[path].origin)
+        for path, value in one.transport_options.redact_options()
     ]
     return [url, *own, *options]
 

@@ -58,7 +58,7 @@ def relay(config: Config, http: str | None, once: bool) -> None:
     metrics = [] if address is None else _build_metrics()
     relay = Relay(
         store,
-        [one.destination() for one in served],
+        [one.build() for one in served],
         settings=settings,
         telemetry=CompositeTelemetry(
             LoggingTelemetry(deliveries=logs.deliveries), outages, *metrics, *_build_tracing()
@@ -153,7 +153,7 @@ def _serve_health(address: tuple[str, int] | None, build_app: Callable[[], Healt
 
 
 def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination]) -> None:
-    urls = {one.name: one.told.shown_url() for one in served}
+    urls = {one.name: one.transport_options.redact_url() for one in served}
     destinations = ", ".join(f"{name} ({address})" for name, address in urls.items())
     fields = {"version": version("pillarbox"), "store": str(url), "destinations": urls}
     program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, destinations, extra=fields)

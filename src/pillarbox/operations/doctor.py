@@ -95,8 +95,10 @@ class Doctor(msgspec.Struct, frozen=True, kw_only=True):
             async def read_topics() -> Sequence[str]:
                 return (await asyncio.shield(topics)).get(one.name, [])
 
-            findings = await examine_destination(one.told.transport, topics=read_topics, limit=limit)
-            return build_examination(f"destination {one.name}", one.told.shown_url() or "no url", findings)
+            findings = await examine_destination(one.transport_options.build_transport, topics=read_topics, limit=limit)
+            return build_examination(
+                f"destination {one.name}", one.transport_options.redact_url() or "no url", findings
+            )
 
         async def report_progress(part: Awaitable[Examination]) -> Examination:
             examination = await part

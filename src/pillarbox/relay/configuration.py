@@ -1,4 +1,4 @@
-"""A relay as the configuration has it: its settings, its destinations and their transports."""
+"""Configuration of a relay: reads its settings, its store, its destinations and their transports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
     "ConfiguredDestination",
     "Served",
     "TransportOptions",
-    "check_ends",
+    "check_durations",
     "destination_from_url",
     "list_served_destinations",
     "read_destinations",
@@ -59,35 +59,36 @@ __all__ = [
 ]
 
 OWN_FIELDS: Final = list_fields(DestinationSettings, without=("name",))
-"""Options of a destination itself; whatever else stands in its table is its transport's."""
+"""Options of a destination itself. All others in its table are options of its transport."""
 SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path != ("dead_letter",))
-"""Those that may stand in `[relay]` too, for every destination that says nothing else."""
+"""Options of a destination that `[relay]` may set for all destinations."""
 
 _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
-_BESIDE: Final = (*SHARED_FIELDS, _SERVED)
-_ENDLESS: Final = frozenset({"delivered", "failed", "skipped", "discarded", "inbox"})
+_EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED)
+_MAY_BE_FOREVER: Final = frozenset({"delivered", "failed", "skipped", "discarded", "inbox"})
+"""Retentions. Nothing else may last forever."""
 
 
 def read_relay_section(config: Config) -> Section[RelaySettings]:
-    """What is said about the relay as a whole."""
-    section = read_section(config, RelaySettings, at=_AT, beside=_BESIDE)
-    check_ends(section, at=_AT)
+    """Read the settings of the relay as a whole."""
+    section = read_section(config, RelaySettings, at=_AT, beside=_EXTRA_FIELDS)
+    check_durations(section, at=_AT)
     if not section.settings.duties:
         raise ConfigError("A relay needs at least one duty: send, retry, recover or clean.")
     return section
 
 
 class Served(msgspec.Struct, frozen=True):
-    """The names of the destinations that the relay was told to serve, none for all of them; and who told it."""
+    """Names of the destinations that the relay should serve, none for all; and where that is configured."""
 
     names: Sequence[str] = ()
     origin: ConfigOrigin = DEFAULT_ORIGIN
 
 
 def read_served_names(config: Config) -> Served:
-    """Which destinations are to be served. `ConfigError` when one is named twice."""
-    given = merge_layers(_layers(config)).get(_SERVED.path)
+    """Read the names of the destinations to serve. Raise `ConfigError` if one is named twice."""
+    given = merge_layers(_read_layers(config)).get(_SERVED.path)
     if given is None:
         return Served()
     names: Sequence[str] = parse_value(_SERVED.type, given.value)
@@ -97,43 +98,43 @@ def read_served_names(config: Config) -> Served:
     return Served(names, given.origin)
 
 
-def read_shared_layers(config: Config) -> Sequence[Layer]:
-    """What each source says for every destination, the weakest first."""
+def _read_shared_layers(config: Config) -> Sequence[Layer]:
+    """Read the options that each source sets for all destinations, the weakest source first."""
     wanted = {field.path for field in SHARED_FIELDS}
-    return [{path: given for path, given in layer.items() if path in wanted} for layer in _layers(config)]
+    return [{path: given for path, given in layer.items() if path in wanted} for layer in _read_layers(config)]
 
 
-def check_ends(section: Section[Any], *, at: KeyPath) -> None:
-    """`ConfigError` where somebody is to wait forever: the word is for keeping."""
+def check_durations(section: Section[Any], *, at: KeyPath) -> None:
+    """Raise `ConfigError` for a wait that lasts forever. Only retentions may."""
     for field in list_fields(type(section.settings)):
         value = section.value(field.path)
-        if FOREVER in (value if isinstance(value, tuple) else (value,)) and field.path[-1] not in _ENDLESS:
+        if FOREVER in (value if isinstance(value, tuple) else (value,)) and field.path[-1] not in _MAY_BE_FOREVER:
             raise ConfigError(f"{section.origin(field.path).describe((*at, *field.path))} cannot be forever.")
 
 
-def _layers(config: Config) -> Sequence[Layer]:
-    return read_layers(config, [*list_fields(RelaySettings), *_BESIDE], at=_AT)
+def _read_layers(config: Config) -> Sequence[Layer]:
+    return read_layers(config, [*list_fields(RelaySettings), *_EXTRA_FIELDS], at=_AT)
 
 
-_OPTIONS: Final = ("keep", "pooler", "synchronous")
+_STORE_OPTIONS: Final = ("keep", "pooler", "synchronous")
 
 
 def read_store(config: Config) -> tuple[StoreUrl, Names]:
-    """Which store, and under which names its tables are."""
+    """Read the URL of the store, and the names of its tables."""
     settings = read_store_section(config).settings
     if settings.url is None:
         raise ConfigError(
             "No store is configured: give --store URL, set PILLARBOX_STORE, or write a url under [store] in the file."
         )
     url = expand_variables(settings.url.strip(), config.environ)
-    whole = url + _query(settings, after="&" if "?" in url else "?")
-    return parse_store_url(whole, environ=config.environ), Names(settings.schema, settings.prefix)
+    url += _build_query(settings, prefix="&" if "?" in url else "?")
+    return parse_store_url(url, environ=config.environ), Names(settings.schema, settings.prefix)
 
 
-def _query(settings: StoreSettings, *, after: str) -> str:
-    """The options that stand beside the URL, as it has them. One that is in both is refused by the URL's reader."""
-    pairs = [f"{name}={value}" for name in _OPTIONS if (value := getattr(settings, name)) is not None]
-    return f"{after}{'&'.join(pairs)}" if pairs else ""
+def _build_query(settings: StoreSettings, *, prefix: str) -> str:
+    """Write the options beside the URL as a query. `parse_store_url` refuses one that the URL has too."""
+    pairs = [f"{name}={value}" for name in _STORE_OPTIONS if (value := getattr(settings, name)) is not None]
+    return f"{prefix}{'&'.join(pairs)}" if pairs else ""
 
 
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
@@ -142,7 +143,7 @@ _BY_REFERENCE: Final = ("env:", "file:")
 
 
 class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL and the options beside it. Shown, it keeps them to itself."""
+    """URL of a destination and the options of its transport. Its `repr` shows neither: they may hold secrets."""
 
     name: str
     url: ConfigValue | None
@@ -150,19 +151,19 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
 
     def __repr__(self) -> str:
-        return f"Told({self.name!r})"
+        return f"TransportOptions({self.name!r})"
 
-    def transport(self) -> Transport:
-        """The transport, not yet connected. `ConfigError` says which destination it is about, and no secret."""
+    def build_transport(self) -> Transport:
+        """Build the transport, not yet connected. A `ConfigError` names the destination, and no secret."""
         try:
-            return transport_from_url(self._expanded(), options=self.nested())
+            return transport_from_url(self._expand_url(), options=self._nest_options())
         except MissingExtra:
             raise
         except ConfigError as error:
-            raise ConfigError(self._blamed(str(error).removesuffix("."))) from error
+            raise ConfigError(self._explain(str(error).removesuffix("."))) from error
 
-    def nested(self) -> dict[str, object]:
-        """The options as the file would have them: a name with a dot is one entry of a table."""
+    def _nest_options(self) -> dict[str, object]:
+        """Return the options as a file has them: a name with a dot is one entry of a table."""
         found: dict[str, Any] = {}
         for path, given in self.options.items():
             table = found
@@ -171,23 +172,23 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
             table[path[-1]] = given.value
         return found
 
-    def shown_url(self) -> str | None:
-        """The URL for people: no login, no path, no options."""
+    def redact_url(self) -> str | None:
+        """Return the URL for people to see: no login, no path, no options."""
         if self.url is None:
             return None
         text = str(self.url.value)
         try:
-            return str(parse_transport_url(self._expanded(), options={}))
+            return str(parse_transport_url(self._expand_url(), options={}))
         except ConfigError:
             return text if _REFERENCE.fullmatch(text) else "***"
 
-    def shown_options(self) -> Iterator[tuple[KeyPath, object]]:
-        """The options for people. What may be a secret is *** unless it only says where the secret is."""
+    def redact_options(self) -> Iterator[tuple[KeyPath, object]]:
+        """List the options for people to see. A possible secret is `***`, unless it only says where the secret is."""
         for path, given in sorted(self.options.items()):
             yield path, _redact_value(path, given.value)
 
-    def _expanded(self) -> str:
-        """The URL with its `${NAME}` filled in."""
+    def _expand_url(self) -> str:
+        """Return the URL with the environment variables for its `${NAME}`."""
         if self.url is None:
             raise ConfigError("It has no url.")
         if not isinstance(self.url.value, str):
@@ -197,8 +198,8 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Its url refers to ${{{variable}}}, but that environment variable is not set.")
         return expand_variables(self.url.value, self.environ)
 
-    def _blamed(self, reason: str) -> str:
-        """Which destination it is; of an option that its transport does not know, who gave it and what may be meant."""
+    def _explain(self, reason: str) -> str:
+        """Name the destination. For an unknown option, say also where it is set and which one may be meant."""
         for path, given in self.options.items():
             if f"no option {path[0]!r}" in reason:
                 near = suggest_nearest(path[0], [field.path[0] for field in OWN_FIELDS])
@@ -221,19 +222,20 @@ _TABLES: Final = {path[0] for path in _OWN}
 
 
 class ConfiguredDestination(msgspec.Struct, frozen=True, kw_only=True):
-    """One destination as it was configured."""
+    """Destination as it is configured: its own settings, and the options of its transport."""
 
     section: Section[DestinationSettings]
-    told: TransportOptions
+    transport_options: TransportOptions
 
     @property
     def name(self) -> str:
         return self.section.settings.name
 
-    def destination(self) -> Destination:
-        """For a relay. `ConfigError` or `MissingExtra` when its transport could not be made."""
-        self.told.transport()
-        return Destination(self.told.transport, self.section.settings)
+    def build(self) -> Destination:
+        """Build the destination for a relay. Raise `ConfigError` or `MissingExtra` if its transport cannot be built."""
+        build_transport = self.transport_options.build_transport
+        build_transport()  # a wrong option is found now, and not when the relay runs
+        return Destination(build_transport, self.section.settings)
 
 
 def destination_from_url(name: str, url: str, *, environ: Mapping[str, str] = os.environ) -> Destination:
@@ -242,28 +244,28 @@ def destination_from_url(name: str, url: str, *, environ: Mapping[str, str] = os
         raise ConfigError(f"The destination {name!r} is reserved; choose another name.")
     settings = DestinationSettings(name=check_destination(name))
     options = TransportOptions(name=name, url=ConfigValue(url, DEFAULT_ORIGIN), options={}, environ=environ)
-    options.transport()  # a wrong URL is found now, and not when the relay runs
-    return Destination(options.transport, settings)
+    options.build_transport()  # a wrong URL is found now, and not when the relay runs
+    return Destination(options.build_transport, settings)
 
 
 def read_destinations(config: Config) -> Mapping[str, ConfiguredDestination]:
-    """Every destination that is configured, by name."""
-    shared = read_shared_layers(config)
-    made = {
+    """Read every configured destination, by name."""
+    shared = _read_shared_layers(config)
+    destinations = {
         name: _build_destination(config, name, shared, own)
         for name, own in read_destination_layers(config, _OWN).items()
     }
-    for name, one in made.items():
+    for name, one in destinations.items():
         to = one.section.settings.dead_letter
-        if to is not None and to not in made:
+        if to is not None and to not in destinations:
             raise UnknownDestination(
-                f"The dead_letter of destination {name} is the unknown {to}: {suggest_nearest(to, made)}."
+                f"The dead_letter of destination {name} is the unknown {to}: {suggest_nearest(to, destinations)}."
             )
-    return made
+    return destinations
 
 
 def list_served_destinations(config: Config) -> Sequence[ConfiguredDestination]:
-    """Those that the relay is to serve: the ones it was told, or all."""
+    """List the destinations that the relay should serve: those named in its settings, or all."""
     names, known = read_served_names(config).names, read_destinations(config)
     if not known:
         raise ConfigError(
@@ -279,7 +281,7 @@ def list_served_destinations(config: Config) -> Sequence[ConfiguredDestination]:
 def _build_destination(
     config: Config, name: str, shared: Sequence[Layer], own: Sequence[Layer]
 ) -> ConfiguredDestination:
-    """A stronger source wins; within a source, what is said about the destination itself."""
+    """Build one destination. A stronger source wins; within a source, an option of the destination itself wins."""
     given = merge_layers(layer for pair in zip(shared, own, strict=True) for layer in pair)
     at = ("destinations", name)
     for path in given:
@@ -287,14 +289,14 @@ def _build_destination(
             check_key(path, _OWN, at=at, where=given[path].origin.where)
     _check_retry(given, at=at)
     section = build_section(DestinationSettings, given, OWN_FIELDS, at=at, fixed={("name",): name})
-    check_ends(section, at=at)
+    check_durations(section, at=at)
     options = {path: one for path, one in given.items() if path not in _OWN}
-    told = TransportOptions(name=name, url=given.get(_URL), options=options, environ=config.environ)
-    return ConfiguredDestination(section=section, told=told)
+    transport_options = TransportOptions(name=name, url=given.get(_URL), options=options, environ=config.environ)
+    return ConfiguredDestination(section=section, transport_options=transport_options)
 
 
 def _check_retry(given: Layer, *, at: KeyPath) -> None:
-    """Delays double, or they follow a schedule."""
+    """Raise `ConfigError` if both a schedule and a doubling delay are set."""
     schedule = given.get(("retry", "schedule"))
     if schedule is None or schedule.value in ("none", []):
         return

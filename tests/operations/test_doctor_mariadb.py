@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.contracts.finding import Severity
 from pillarbox.message import Names
-from pillarbox.stores.mariadb.checks import MariadbFacts, check_facts
+from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings
 from pillarbox.stores.mariadb.schema import MariadbSchema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.mariadb_server import connected
@@ -39,7 +39,7 @@ async def url(mariadb_url: str) -> str:
     ],
 )
 def test_what_is_told_of_it(facts: MariadbFacts, found: dict[str, Severity]) -> None:
-    assert {finding.code: finding.severity for finding in check_facts(facts)} == found
+    assert {finding.code: finding.severity for finding in build_findings(facts)} == found
 
 
 async def test_a_new_store_has_nothing_of_its_own_to_tell(url: str) -> None:

@@ -19,7 +19,7 @@ from pillarbox import Outbox
 from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import RelayInfo
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.sqlite.checks import check_facts
+from pillarbox.stores.sqlite.checks import build_findings
 from tests.support.operations.doctor import codes, diagnose, finding, install, severities
 
 CRITICAL = Severity.CRITICAL
@@ -141,15 +141,15 @@ async def test_a_file_that_somebody_keeps_locked(url: str, tmp_sqlite: Path) -> 
 async def test_a_disk_with_little_room(url: str, tmp_sqlite: Path) -> None:
     """The real disk is as it is; what is little is said here."""
     store = SqliteStore(tmp_sqlite)
-    facts = await store.facts()
+    facts = await store.read_facts()
     assert facts.free == pytest.approx(shutil.disk_usage(tmp_sqlite.parent).free, rel=0.2)
 
-    (low,) = check_facts(facts, little_space=facts.free + 1, no_space=facts.free)
-    (none,) = check_facts(facts, little_space=facts.free + 1, no_space=facts.free + 1)
+    (low,) = build_findings(facts, little_space=facts.free + 1, no_space=facts.free)
+    (none,) = build_findings(facts, little_space=facts.free + 1, no_space=facts.free + 1)
 
     assert (low.code, low.severity) == ("sqlite.disk-nearly-full", Severity.WARNING)
     assert (none.code, none.severity) == ("sqlite.disk-full", CRITICAL)
-    assert check_facts(facts, little_space=facts.free, no_space=facts.free) == []
+    assert build_findings(facts, little_space=facts.free, no_space=facts.free) == []
 
 
 async def test_a_log_that_a_reader_keeps_from_being_shortened(url: str, tmp_sqlite: Path) -> None:
@@ -159,13 +159,13 @@ async def test_a_log_that_a_reader_keeps_from_being_shortened(url: str, tmp_sqli
         reader.execute("begin")
         reader.execute("select count(*) from pillarbox_outbox").fetchall()
         publish(tmp_sqlite, to="orders", count=50)
-        facts = await store.facts()
-        (found,) = check_facts(facts, long_log=10_000)
+        facts = await store.read_facts()
+        (found,) = build_findings(facts, long_log=10_000)
     await store.close()
 
     assert (found.code, found.severity) == ("sqlite.log-grows", Severity.WARNING)
-    assert check_facts(facts, long_log=facts.log_size + 1) == []
-    assert check_facts(await store.facts(), long_log=1) == []
+    assert build_findings(facts, long_log=facts.log_size + 1) == []
+    assert build_findings(await store.read_facts(), long_log=1) == []
 
 
 # --- what waits ------------------------------------------------------------------------------------

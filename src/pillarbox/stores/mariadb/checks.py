@@ -12,7 +12,7 @@ from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.errors import StoreError, StoreUnavailable
 from pillarbox.stores.mariadb.connection import Database
 
-__all__ = ["MariadbFacts", "check_facts", "read_facts"]
+__all__ = ["MariadbFacts", "build_findings", "read_facts"]
 
 _LONG: Final = timedelta(minutes=15)
 """Age from which an open transaction is reported."""
@@ -29,7 +29,7 @@ class MariadbFacts(msgspec.Struct, frozen=True, kw_only=True):
     id_steps: int = 1
     """`auto_increment_increment`: above 1 where several servers take writes."""
     engines: Sequence[str] = ()
-    """Those of our tables that are not InnoDB's: `pillarbox_outbox (MyISAM)`."""
+    """Our tables that are not InnoDB's, such as `pillarbox_outbox (MyISAM)`."""
     longest: timedelta | None = None
     """The age of the oldest open transaction; None where this login may not see it, or there is none."""
 
@@ -55,7 +55,7 @@ async def _read_longest(database: Database) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=int(seconds))
 
 
-def check_facts(facts: MariadbFacts, *, long: timedelta = _LONG) -> Sequence[Finding]:
+def build_findings(facts: MariadbFacts, *, long: timedelta = _LONG) -> Sequence[Finding]:
     """Return what could lose or delay messages. Pure."""
     return [*_check_writes(facts), *_check_durability(facts), *_check_order(facts), *_check_age(facts, long)]
 

@@ -11,7 +11,7 @@ from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.message import Message, Names
-from pillarbox.stores.mariadb.checks import MariadbFacts, check_facts, read_facts
+from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_facts
 from pillarbox.stores.mariadb.connection import Database, Transaction
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
@@ -85,10 +85,10 @@ class MariadbStore(SyncSqlStore[Database]):
 
     async def inspect(self) -> Sequence[Finding]:
         """Return server settings that could lose or delay messages. Changes nothing."""
-        return check_facts(await self.facts())
+        return build_findings(await self.read_facts())
 
-    async def facts(self) -> MariadbFacts:
-        """Return what the findings are drawn from."""
+    async def read_facts(self) -> MariadbFacts:
+        """Read the settings and tables that the findings are drawn from."""
         return await read_facts(self._database)
 
 

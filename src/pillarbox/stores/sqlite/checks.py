@@ -13,7 +13,7 @@ import msgspec
 from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.stores.sqlite.connection import Database, Synchronous
 
-__all__ = ["SqliteFacts", "check_facts", "read_facts"]
+__all__ = ["SqliteFacts", "build_findings", "read_facts"]
 
 _MIB: Final = 1024 * 1024
 LITTLE_SPACE: Final = 256 * _MIB
@@ -51,7 +51,7 @@ def _read_facts(database: Database) -> SqliteFacts:
     )
 
 
-def check_facts(
+def build_findings(
     facts: SqliteFacts, *, little_space: int = LITTLE_SPACE, no_space: int = NO_SPACE, long_log: int = LONG_LOG
 ) -> Sequence[Finding]:
     """Return what could lose or delay messages. Pure."""

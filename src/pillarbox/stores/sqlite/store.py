@@ -18,7 +18,7 @@ from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import Message, Names
 from pillarbox.stores.rules import Keep
-from pillarbox.stores.sqlite.checks import SqliteFacts, check_facts, read_facts
+from pillarbox.stores.sqlite.checks import SqliteFacts, build_findings, read_facts
 from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
 from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
@@ -91,10 +91,10 @@ class SqliteStore(SyncSqlStore[Database]):
 
     async def inspect(self) -> Sequence[Finding]:
         """Return settings and shortages that could lose or delay messages. Changes nothing."""
-        return check_facts(await self.facts())
+        return build_findings(await self.read_facts())
 
-    async def facts(self) -> SqliteFacts:
-        """Return what the findings are drawn from."""
+    async def read_facts(self) -> SqliteFacts:
+        """Read the settings and sizes that the findings are drawn from."""
         return await read_facts(self._database)
 
 

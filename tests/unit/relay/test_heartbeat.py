@@ -46,7 +46,7 @@ class _Slow(MemoryStore):
 
 
 class _Relay:
-    """A standing and its heartbeat. `acts_until` tells by the steady clock how long it believes in its lease."""
+    """A lease and its heartbeat. `acts_until` checks by the monotonic clock until when the relay may act."""
 
     def __init__(self) -> None:
         self.clock = FrozenClock()
@@ -101,7 +101,7 @@ async def test_a_renewal_that_is_answered_when_the_lease_has_ended_is_too_late()
         await relay.heartbeat.run_once()
 
 
-async def test_a_renewal_that_is_refused_ends_the_standing() -> None:
+async def test_a_renewal_that_is_refused_ends_the_lease() -> None:
     relay = await _registered()
     await relay.store.leave(relay.lease.relay_id)
     with pytest.raises(LeaseLost):

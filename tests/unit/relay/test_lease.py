@@ -47,7 +47,7 @@ def test_every_life_has_a_new_name() -> None:
     assert Lease(duration=LEASE).relay_id != Lease(duration=LEASE).relay_id
 
 
-# --- what was inherited ---
+# --- recovered messages ---
 
 
 def test_nothing_is_sent_before_what_was_inherited_is_in_a_claim_again() -> None:

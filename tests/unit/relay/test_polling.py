@@ -15,7 +15,7 @@ from pillarbox.relay.polling import PollBackoff, WakeupArming, wait_for_event
 POLL = timedelta(seconds=1)
 
 
-def test_it_looks_again_at_once_while_it_finds_something() -> None:
+def test_it_polls_again_at_once_while_it_finds_something() -> None:
     backoff = PollBackoff(poll_interval=POLL)
     assert [backoff.next_wait(found=True) for _ in range(3)] == [0.0, 0.0, 0.0]
 
@@ -27,7 +27,7 @@ def test_it_waits_twice_as_long_each_time_up_to_the_poll_interval() -> None:
 
 
 @pytest.mark.parametrize("what", ["found", "woken"])
-def test_it_looks_often_again_after_something_happened(what: str) -> None:
+def test_it_polls_often_again_after_something_happened(what: str) -> None:
     backoff = PollBackoff(poll_interval=POLL)
     for _ in range(10):
         backoff.next_wait(found=False)
@@ -38,7 +38,7 @@ def test_it_looks_often_again_after_something_happened(what: str) -> None:
     assert backoff.next_wait(found=False) == 0.005
 
 
-def test_it_is_drowsy_after_a_few_empty_looks_and_busy_after_a_few_full_ones() -> None:
+def test_it_is_idle_after_a_few_empty_rounds_and_busy_after_a_few_full_ones() -> None:
     backoff = PollBackoff(poll_interval=POLL)
     looks = [False] * 4 + [True] * 3
     assert [(backoff.next_wait(found), backoff.is_idle, backoff.is_busy)[1:] for found in looks] == [
@@ -52,126 +52,126 @@ def test_a_poll_interval_below_the_shortest_wait_is_kept() -> None:
     assert backoff.is_idle
 
 
-class Ear:
+class SwitchableWakeups:
     """Wake-ups that can be switched."""
 
     def __init__(self) -> None:
         self.is_listening = True
 
 
-class Bed:
-    """A relay with one backoff, and what its arming did in order."""
+class IdleRelay:
+    """A relay with one backoff, and the calls of its arming in order."""
 
     def __init__(self) -> None:
         self.backoff = PollBackoff(poll_interval=POLL)
-        self.ear = Ear()
-        self.said: list[str] = []
-        self.arming = WakeupArming([self.backoff], wakeups=self.ear, publish=self._publish, poll=self._poll)
+        self.wakeups = SwitchableWakeups()
+        self.calls: list[str] = []
+        self.arming = WakeupArming([self.backoff], wakeups=self.wakeups, publish=self._publish, poll=self._poll)
 
     async def _publish(self) -> None:
-        self.said.append("asleep" if self.arming.is_armed else "awake")
+        self.calls.append("asleep" if self.arming.is_armed else "awake")
 
     def _poll(self) -> None:
-        self.said.append("peek")
+        self.calls.append("poll")
 
-    async def look(self, *, found: bool, rounds: int) -> None:
+    async def poll(self, *, found: bool, rounds: int) -> None:
         for _ in range(rounds):
             self.backoff.next_wait(found=found)
         await self.arming.run_once()
 
     async def storm(self, *, found: bool) -> None:
-        """More notifications at once than anybody needs to wake up."""
+        """More notifications in one interval than a wake-up is worth."""
         for _ in range(4):
             self.arming.on_notification()
-        await self.look(found=found, rounds=1)
+        await self.poll(found=found, rounds=1)
 
-    async def looks_until_asleep(self) -> int:
-        looks = 0
+    async def count_polls_until_armed(self) -> int:
+        polls = 0
         while not self.arming.is_armed:
-            await self.look(found=False, rounds=5)
-            looks += 1
-        return looks
+            await self.poll(found=False, rounds=5)
+            polls += 1
+        return polls
 
 
-async def test_it_looks_once_more_after_it_told_that_it_is_asleep() -> None:
-    """What was committed between the last look and the telling would wake nobody."""
-    bed = Bed()
-    await bed.look(found=False, rounds=10)
-    assert bed.said == ["asleep", "peek"]
+async def test_it_polls_once_more_after_it_is_armed() -> None:
+    """A commit between the last poll and the arming notified nobody."""
+    relay = IdleRelay()
+    await relay.poll(found=False, rounds=10)
+    assert relay.calls == ["asleep", "poll"]
 
 
-async def test_it_tells_only_changes() -> None:
-    bed = Bed()
+async def test_it_publishes_only_changes() -> None:
+    relay = IdleRelay()
     for _ in range(5):
-        await bed.look(found=False, rounds=3)
-    assert bed.said == ["asleep", "peek"]
+        await relay.poll(found=False, rounds=3)
+    assert relay.calls == ["asleep", "poll"]
 
 
 async def test_one_message_does_not_end_the_sleep_and_steady_work_does() -> None:
-    bed = Bed()
-    await bed.look(found=False, rounds=10)
-    await bed.look(found=True, rounds=1)
-    assert bed.arming.is_armed
-    await bed.look(found=True, rounds=3)
-    assert bed.said == ["asleep", "peek", "awake"]
+    relay = IdleRelay()
+    await relay.poll(found=False, rounds=10)
+    await relay.poll(found=True, rounds=1)
+    assert relay.arming.is_armed
+    await relay.poll(found=True, rounds=3)
+    assert relay.calls == ["asleep", "poll", "awake"]
 
 
 async def test_a_full_window_is_no_idleness() -> None:
-    bed = Bed()
-    await bed.look(found=False, rounds=10)
-    bed.backoff.is_full = True
-    await bed.look(found=False, rounds=10)
-    assert bed.said == ["asleep", "peek", "awake"]
+    relay = IdleRelay()
+    await relay.poll(found=False, rounds=10)
+    relay.backoff.is_full = True
+    await relay.poll(found=False, rounds=10)
+    assert relay.calls == ["asleep", "poll", "awake"]
 
 
-async def test_without_an_ear_nobody_is_asked() -> None:
-    bed = Bed()
-    bed.ear.is_listening = False
-    await bed.look(found=False, rounds=10)
-    assert bed.said == []
+async def test_it_is_not_armed_while_it_does_not_listen() -> None:
+    relay = IdleRelay()
+    relay.wakeups.is_listening = False
+    await relay.poll(found=False, rounds=10)
+    assert relay.calls == []
 
 
-async def test_an_ear_that_goes_deaf_ends_the_asking() -> None:
-    bed = Bed()
-    await bed.look(found=False, rounds=10)
-    bed.ear.is_listening = False
-    await bed.look(found=False, rounds=1)
-    assert bed.said == ["asleep", "peek", "awake"]
+async def test_it_is_disarmed_when_it_stops_listening() -> None:
+    relay = IdleRelay()
+    await relay.poll(found=False, rounds=10)
+    relay.wakeups.is_listening = False
+    await relay.poll(found=False, rounds=1)
+    assert relay.calls == ["asleep", "poll", "awake"]
 
 
 async def test_a_storm_of_notifications_ends_the_sleep_at_once() -> None:
     """Each one costs a writer, and the first has woken the relay already."""
-    bed = Bed()
-    await bed.look(found=False, rounds=10)
-    await bed.storm(found=True)
-    assert bed.said == ["asleep", "peek", "awake"]
+    relay = IdleRelay()
+    await relay.poll(found=False, rounds=10)
+    await relay.storm(found=True)
+    assert relay.calls == ["asleep", "poll", "awake"]
 
 
 async def test_a_few_notifications_end_no_sleep() -> None:
-    bed = Bed()
-    await bed.look(found=False, rounds=10)
+    relay = IdleRelay()
+    await relay.poll(found=False, rounds=10)
     for _ in range(20):
-        bed.arming.on_notification()
-        await bed.look(found=False, rounds=1)
-    assert bed.arming.is_armed
+        relay.arming.on_notification()
+        await relay.poll(found=False, rounds=1)
+    assert relay.arming.is_armed
 
 
-async def test_after_storms_that_brought_nothing_it_asks_less_and_less_often() -> None:
+async def test_after_storms_that_brought_nothing_it_is_armed_less_and_less_often() -> None:
     """All that is written goes to a destination that is down: the writers must not pay for it."""
-    bed = Bed()
+    relay = IdleRelay()
     rests = []
     for _ in range(10):
-        rests.append(await bed.looks_until_asleep())
-        await bed.storm(found=False)
+        rests.append(await relay.count_polls_until_armed())
+        await relay.storm(found=False)
     assert rests == [1, 10, 20, 40, 80, 160, 320, 600, 600, 600]
 
 
 async def test_a_storm_that_brought_something_is_followed_by_a_short_rest() -> None:
-    bed = Bed()
+    relay = IdleRelay()
     for found in (False, False, False, True):
-        await bed.looks_until_asleep()
-        await bed.storm(found=found)
-    assert await bed.looks_until_asleep() == 5
+        await relay.count_polls_until_armed()
+        await relay.storm(found=found)
+    assert await relay.count_polls_until_armed() == 5
 
 
 # --- waiting for an event ---

@@ -10,7 +10,7 @@ __all__ = ["Finding", "Severity"]
 
 
 class Severity(Enum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     INFO = "info"
     WARNING = "warning"

@@ -1,6 +1,6 @@
-"""The contract of a store, by audience, and the values that cross it.
+"""Contract of a store, by audience, and the values that cross it.
 
-The relay uses a `RelayStore`, people use an `OperatorStore`, dashboards and alerts a `MonitorStore`. A `Store` is all
+A relay uses a `RelayStore`, operators use an `OperatorStore`, dashboards and alerts a `MonitorStore`. A `Store` is all
 three. `StoreContract` in `pillarbox.testing` checks every promise below.
 """
 
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class AnyStore(Protocol):
-    """Methods that the relay, people and monitors have in common.
+    """Methods that relays, operators and monitors have in common.
 
     All times are the store's own clock. Every method is one transaction. A lost connection, a full pool or a server
     that is away raises `StoreUnavailable`; after it the caller knows nothing of the outcome, and repeating the call is
@@ -63,7 +63,7 @@ class AnyStore(Protocol):
 
     @property
     def features(self) -> StoreFeatures:
-        """What this store can do beyond the contract's minimum."""
+        """Abilities of this store beyond the contract's minimum."""
 
     async def open(self) -> None:
         """Connect and check the schema; `SchemaMissing`, `SchemaOutdated` or `SchemaNewer` where it does not fit."""
@@ -88,7 +88,7 @@ class AnyStore(Protocol):
 
 
 class RelayStore(AnyStore, Protocol):
-    """What the relay does: read lanes, claim and settle messages, and share the lanes with other relays."""
+    """Store of a relay: reads lanes, claims and settles messages, and shares the lanes between relays."""
 
     # --- reading ---
 
@@ -184,13 +184,13 @@ class RelayStore(AnyStore, Protocol):
 
 
 class OperatorStore(AnyStore, Protocol):
-    """What people do. Every change has a line in the journal with `by`. The janitor purges through it too."""
+    """Store of operators, and of the janitor. Every change has a line in the journal with `by`."""
 
     async def count(self, selection: Selection) -> int:
         """Count the selected messages exactly. Reads every one of them."""
 
     async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
-        """List failed attempts and people's actions, oldest first; of one message, or the latest of all."""
+        """List failed attempts and operators' actions, oldest first; of one message, or the latest of all."""
 
     async def note(self, action: str, *, by: str, detail: str) -> None:
         """Add a line to the journal about the store as a whole: of no message, and of the destination `*`."""
@@ -245,7 +245,7 @@ class OperatorStore(AnyStore, Protocol):
 
 
 class MonitorStore(AnyStore, Protocol):
-    """What dashboards, alerts and probes read. Nothing here changes anything, and every answer is bounded."""
+    """Store of dashboards, alerts and probes. Nothing here changes anything, and every answer is bounded."""
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         """Count messages by destination, topic and state. No count reads more than `limit` rows.
@@ -280,7 +280,7 @@ class StoreInspector(Protocol):
 
 
 class Wakeups(Protocol):
-    """A standing request to be woken."""
+    """Subscription to the commits of writers."""
 
     @property
     def is_listening(self) -> bool:
@@ -288,7 +288,7 @@ class Wakeups(Protocol):
 
 
 class StoreFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store can do beyond the contract's minimum."""
+    """Abilities of a store beyond the contract's minimum."""
 
     name: str
     """The word before `://`, and the name of its test group."""
@@ -341,14 +341,14 @@ class BlockedKey(msgspec.Struct, frozen=True):
     partition: int
     key: str
     front: Waits
-    """What the first of them waits for. `parked`: the message it waited for is gone, and it can go."""
+    """Reason why the first of them waits. `parked`: the message it waited for is gone, and it can go."""
 
 
 # --- ownership ---
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One destination's share of one partition, under one ownership."""
+    """Share that one destination has of one partition, under one ownership."""
 
     destination: str
     partition: int
@@ -378,7 +378,7 @@ class RelayInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     destinations: Sequence[str]
     reachable: Sequence[str]
-    """Those of its destinations that answered last time."""
+    """Its destinations that answered last time."""
     asleep: bool = False
     """It asks writers to wake it."""
     started_at: datetime | None = None
@@ -456,7 +456,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the claims that keep something: the ids above are taken out of them."""
 
 
-# --- people's actions ---
+# --- actions of operators ---
 
 
 class Action(StrEnum):
@@ -484,7 +484,7 @@ _STATE_ACTIONS: Final = {
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the journal: a failed attempt or a person's action."""
+    """Line of the journal: a failed attempt, or an action of an operator."""
 
     message_id: UUID | None
     destination: str
@@ -575,7 +575,7 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     """False for messages that wait for a later time."""
     count: int
     oldest_at: datetime | None
-    """When the oldest of them was due (open) or changed (closed), of those that were looked at."""
+    """Time at which the oldest of them was due (open) or changed (closed), of those that were looked at."""
     more: bool = False
     """At least so many: counting ended there."""
 
@@ -590,7 +590,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     end_to_end: timedelta
     """From when it happened."""
     at: datetime
-    """When it was recorded as delivered."""
+    """Time at which it was recorded as delivered."""
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):

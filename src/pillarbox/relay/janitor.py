@@ -1,4 +1,4 @@
-"""Removes closed messages and dedup records once they are older than their retention."""
+"""Janitor: removes closed messages and inbox records that are older than their retention."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pillarbox.telemetry import Telemetry
 __all__ = ["Archive", "Janitor"]
 
 Archive = Callable[[Sequence[Message]], Awaitable[None]]
-"""Takes messages before they are deleted. What it does not take, by raising, is not deleted."""
+"""Receives messages before they are deleted. If it raises, none of them is deleted."""
 
 
 class Janitor:
-    """Cleans in small batches until nothing is old enough."""
+    """Deletes in small batches until nothing is old enough: a long transaction would hold up writers and relays."""
 
     def __init__(
         self, store: OperatorStore, *, retention: Retention, telemetry: Telemetry, archive: Archive | None = None
@@ -29,15 +29,16 @@ class Janitor:
         self._archive = archive
 
     async def run_once(self) -> int:
-        """One pass over everything. Answers how much was removed."""
+        """Remove all that is old enough; return how many messages and inbox records were removed."""
         removed = 0
-        for state, age in self._ages():
-            removed += await self._clean(state, age)
+        for state, age in self._list_ages():
+            while count := await self._clean_batch(state, age):
+                removed += count
         inbox = await self._clean_inbox()
         self._telemetry.on_cleaned(messages=removed, inbox=inbox)
         return removed + inbox
 
-    def _ages(self) -> list[tuple[State, timedelta]]:
+    def _list_ages(self) -> list[tuple[State, timedelta]]:
         keep = self._retention
         ages = [
             (State.DELIVERED, keep.delivered),
@@ -47,16 +48,11 @@ class Janitor:
         ]
         return [(state, age) for state, age in ages if age != FOREVER]
 
-    async def _clean(self, state: State, age: timedelta) -> int:
-        removed = 0
-        while count := await self._clean_batch(state, age):
-            removed += count
-        return removed
-
     async def _clean_batch(self, state: State, age: timedelta) -> int:
         if self._archive is None:
             return await self._store.purge(state, older_than=age, limit=self._retention.batch)
         before = await self._store.now() - age
+        # Found and deleted by id, so that exactly what the archive received is deleted.
         old = await self._store.find(Selection(states=[state], changed_before=before), limit=self._retention.batch)
         if not old:
             return 0

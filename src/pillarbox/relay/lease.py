@@ -11,6 +11,7 @@ __all__ = ["Lease"]
 
 _LONGEST_PAUSE: Final = 1.0
 _PAUSE_STEP: Final = 0.01
+"""Seconds after which a paused sender asks again."""
 
 
 class Lease:
@@ -24,13 +25,16 @@ class Lease:
         self.relay_id: UUID = uuid4()
         self._duration = duration.total_seconds()
         self._margin = self._duration / 10
+        """Seconds before its end at which the relay stops acting: a call needs time, and clocks differ in speed."""
         self._until = 0.0
         self._claims = 0
         self._unclaimed: set[int] = set()
+        """Recovered messages that are not claimed again yet."""
         self._paused_until = 0.0
 
     def extend(self, sent_at: float) -> None:
         """Note that a renewal which was sent at that moment was granted."""
+        # The answers to two renewals may come in the wrong order: the later renewal counts.
         self._until = max(self._until, sent_at + self._duration)
 
     def may_act(self, now: float) -> bool:
@@ -54,7 +58,10 @@ class Lease:
             self._unclaimed.difference_update(message_ids)
 
     def pause_left(self, now: float) -> float:
-        """Return for how many seconds nothing may be sent. It is bounded: some of those messages wait for long."""
+        """Return the seconds until the sender should ask again, 0 if it may send.
+
+        The pause is bounded, because some of the recovered messages may wait for a retry or behind another message.
+        """
         return _PAUSE_STEP if self._unclaimed and now < self._paused_until else 0.0
 
     # --- claim numbers ---

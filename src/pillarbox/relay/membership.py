@@ -53,7 +53,7 @@ class Heartbeat:
         self._patience = max(
             settings.lease.total_seconds(), 2 * settings.watch_interval.total_seconds(), _LEAST_PATIENCE
         )
-        """How long a loop may show no progress. It is not stuck while it only waits for its interval."""
+        """Seconds for which a loop may show no progress. It is not stuck while it only waits for its interval."""
         self.is_asleep = False
         """Writers should notify this relay."""
 
@@ -67,7 +67,7 @@ class Heartbeat:
         """Renew once. Raise `LeaseLost` when the store refuses, or its answer comes too late to be trusted."""
         sent_at = self._clock.monotonic()
         if sent_at - self._progress() > self._patience:
-            return
+            return  # a loop is stuck: another relay should take the lanes over
         try:
             renewed = await self._store.renew(
                 self._lease.relay_id,
@@ -112,7 +112,7 @@ class Rebalancer:
         self._clock = clock
         self._telemetry = telemetry
         self.last_turn = clock.monotonic()
-        """When the registry was last read, or an attempt to read it ended."""
+        """Time at which the registry was last read, or an attempt to read it ended."""
 
     async def run(self) -> None:
         while True:
@@ -210,5 +210,5 @@ def _share_lanes(registry: Registry, destination: str, max_lanes: int | None) ->
     able = [relay for relay in serving if destination in relay.reachable] or serving
     ids = sorted(relay.relay_id for relay in able)
     share, rest = divmod(PARTITIONS, len(ids)) if ids else (0, 0)
-    even = {relay_id: share + (place < rest) for place, relay_id in enumerate(ids)}
+    even = {relay_id: share + (index < rest) for index, relay_id in enumerate(ids)}
     return even if max_lanes is None else {relay_id: min(lanes, max_lanes) for relay_id, lanes in even.items()}

@@ -16,11 +16,12 @@ from pillarbox.retry import RetryPolicy
 __all__ = ["AfterFailure", "BatchResult", "OutcomePolicy", "SkipPolicy"]
 
 AfterFailure = Literal["continue", "hold"]
-"""What follows a failed message of a key: go on with the next, or hold the key until a person acts."""
+"""After a failed message of a key: continue with the next one, or hold the key until a person acts."""
 
 _FLOOD: Final = 20
 """So many rejections in a row, without one acknowledgement, are a flood."""
 _MAX_REMEMBERED: Final = 100_000
+"""Most messages whose previous attempt is remembered. Forgetting one costs at most an attempt that is not spent."""
 _MAX_ERROR: Final = 2_000
 _MAX_DETAIL: Final = 50_000
 
@@ -33,7 +34,7 @@ class BatchResult(msgspec.Struct):
     returned: list[Message]
     """Not delivered, and no attempt is spent: the destination is the cause, not the message."""
     outage: str | None = None
-    """Why the destination looks down."""
+    """Reason why the destination looks down."""
     retry_after: timedelta | None = None
     is_flood: bool = False
     """So many messages in a row were rejected that the destination must be wrong, not the messages."""

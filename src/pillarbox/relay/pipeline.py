@@ -19,7 +19,7 @@ from pillarbox.relay.sender import Sender
 __all__ = ["Pipeline", "Settler"]
 
 _TICK: Final = 0.5
-"""No loop waits longer without looking around."""
+"""Longest wait of a loop: an event that was missed costs no more than this."""
 _IDLE_ROUNDS: Final = 2
 _MAX_SETTLEMENT: Final = 1_000
 
@@ -39,7 +39,7 @@ class Pipeline:
     ) -> None:
         self.state = state
         self._patience = patience.total_seconds()
-        """How long the destination may be down for this relay before relays that reach it are preferred."""
+        """Seconds for which the destination may be down for this relay before relays that reach it are preferred."""
         self._transport = transport
         self.backoff = backoff
         self._reader = Reader(state, transport=transport, backoff=backoff)
@@ -48,7 +48,7 @@ class Pipeline:
         self._releases: dict[int, float] = {}
         """Lanes being handed over, and until when their messages in flight are waited for."""
         self.last_turn = state.clock.monotonic()
-        """When the settling loop last turned. It waits for nothing but the store."""
+        """Time of the settling loop's last turn. It waits for nothing but the store: its turns show progress."""
 
     # --- lanes ---
 
@@ -181,7 +181,7 @@ class Pipeline:
         done = late + [p for p in self._releases if p not in late and state.ordering.is_drained(p)]
         if not done:
             return
-        state.ordering.drop(late)
+        state.ordering.drop(late)  # the answers will not be recorded: the next owner sends these messages again
         fence = state.fence(done)
         if await state.retry_write("releasing", lambda: state.store.release(fence)):
             state.telemetry.on_lanes_released(state.name, done)
@@ -204,6 +204,7 @@ class Settler:
 
     def __init__(self, state: DestinationState) -> None:
         self._state = state
+        # The settling loop may be in the middle of a settlement when `drain` settles the rest.
         self._lock = asyncio.Lock()
 
     async def run_once(self) -> bool:

@@ -1,4 +1,4 @@
-"""When to read again: at once while there is work, less and less often when there is none, or when woken up."""
+"""Polling: at once while there is work, less and less often while there is none, and when writers wake the relay."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ __all__ = ["PollBackoff", "WakeupArming", "wait_for_event"]
 
 _SHORTEST: Final = 0.005
 _IDLE: Final = 0.04
+"""A backoff that waits this long is idle."""
 _BUSY_ROUNDS: Final = 3
+"""A backoff that found something in so many rounds in a row is busy."""
 _INTERVAL: Final = 0.05
+"""Seconds between two decisions about wake-ups."""
 _STORM: Final = 4
 """So many notifications in one interval cost the writers more than a wake-up is worth."""
 _SHORTEST_REST: Final = 5

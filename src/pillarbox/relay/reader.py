@@ -18,20 +18,24 @@ from pillarbox.relay.polling import PollBackoff
 __all__ = ["Reader"]
 
 _KEYS_PER_ROUND: Final = 32
+"""Most keys that are read one by one in a round: the other lanes must not wait long."""
 _DUE_INTERVAL: Final = 0.25
 _BLOCKED_INTERVAL: Final = 5.0
 _BLOCKED_REST: Final = 20
 """Reading the blocked keys is followed by a rest of at least this many times its duration."""
 _REREAD_INTERVAL: Final = 10.0
-"""How often one lane is read from its start, as a safety net."""
+"""Seconds between two reads of a lane from its start, as a safety net against a message that was passed over."""
 _LEAST_ROOM: Final = 8
-"""Reading waits until this part of the window is free."""
+"""Reading waits until an eighth of the window is free: many small reads cost more than a few large ones."""
 _ROTATION: Final = 8
-_PROBES: Final = 32
+_PROBE_CANDIDATES: Final = 32
 
 
 class Reader:
-    """Keeps the window full. `run_once` is one round; the pipeline repeats it."""
+    """Keeps the window full, and records every claim before its messages are sent.
+
+    `run_once` is one round; the pipeline repeats it.
+    """
 
     def __init__(self, state: DestinationState, *, transport: Transport, backoff: PollBackoff) -> None:
         self._state = state
@@ -67,7 +71,7 @@ class Reader:
             found = await self._read_all()
         except StoreError as error:
             state.telemetry.on_store_failed("reading", error)
-            self._cursor = None
+            self._cursor = None  # its connection may be broken
             await asyncio.sleep(self._backoff.shortest)
             found = False
         # At 0, due messages could not be taken before, and may be now: that is no empty round.
@@ -84,7 +88,7 @@ class Reader:
             await task
 
     def abandon(self) -> None:
-        """Wait for no claim and no ping any more."""
+        """Cancel the claim that is being recorded, and the ping."""
         for task in (self._claim_task, self._ping_task):
             if task is not None:
                 task.cancel()
@@ -105,7 +109,7 @@ class Reader:
         return found > 0
 
     async def _read_blocked_keys(self) -> None:
-        """Learn from the table which keys are blocked: a person may have changed it."""
+        """Read which keys are blocked: a person may have redriven or discarded messages."""
         state, began_at = self._state, self._state.clock.monotonic()
         state.ordering.must_read_blocked = False
         try:
@@ -258,6 +262,8 @@ class Reader:
                 state.send_event.set()
                 state.settle_event.set()
                 return
+            # A lane was lost and dropped. The messages of the other lanes are claimed without it, under a new number:
+            # nothing of the refused claim was written.
             if not state.may_act():
                 return
 
@@ -314,7 +320,7 @@ class Reader:
             return False
         order = self._rotate(partitions)
         try:
-            result = await state.store.read(state.name, partitions=order, cursor=None, limit=_PROBES)
+            result = await state.store.read(state.name, partitions=order, cursor=None, limit=_PROBE_CANDIDATES)
         except BaseException:
             state.ordering.abort_read(restart)
             raise
@@ -331,6 +337,7 @@ class Reader:
 
 
 def _find_first_of_keys(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages that no earlier message of their key precedes: a probe must not break the order."""
     keys: set[str] = set()
     firsts = []
     for message in messages:

@@ -35,6 +35,7 @@ from pillarbox.telemetry import LoggingTelemetry, Telemetry
 __all__ = ["Destination", "Relay", "RelayHealth"]
 
 _FORWARD_INTERVAL: Final = 1.0
+"""Seconds between two searches for dead letters."""
 _FORWARD_BATCH: Final = 500
 _IDLE_INTERVAL: Final = 0.02
 
@@ -126,7 +127,7 @@ class Relay:
 
         config = Config.load(path, environ=environ)
         settings = read_relay_section(config).settings
-        destinations = [one.destination() for one in list_served_destinations(config)]
+        destinations = [one.build() for one in list_served_destinations(config)]
         url, names = read_store(config)
         return cls(
             open_store(url, names=names), destinations, settings=settings, clock=clock, telemetry=telemetry,
@@ -349,6 +350,7 @@ class Relay:
                 await once()
             except Exception as error:
                 self._telemetry.on_duty_failed(what, error)
+            # Spread, so that relays which started together do not all do it at the same moment.
             await asyncio.sleep(seconds * (0.9 + self._dice.random() / 5))
 
     async def _forget_relays(self) -> None:

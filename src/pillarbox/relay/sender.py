@@ -23,7 +23,10 @@ _ROUNDING: Final = 1e-6
 
 
 class Sender:
-    """Passes batches to the transport, as many at once as the window allows, and each lone message by itself."""
+    """Sends batches through the transport, as many at once as the window allows, and suspect messages alone.
+
+    It starts a send only while the lease surely holds.
+    """
 
     def __init__(
         self,
@@ -41,10 +44,6 @@ class Sender:
         self._rate = RateLimit(state.settings.rate)
         self._sends: set[asyncio.Task[None]] = set()
         self._lone_send: asyncio.Task[None] | None = None
-
-    @property
-    def is_sending(self) -> bool:
-        return bool(self._sends) or (self._lone_send is not None and not self._lone_send.done())
 
     def send_ready(self) -> float:
         """Start sending all that is ready; return after how many seconds more may be sent."""
@@ -68,12 +67,12 @@ class Sender:
         return 0.0
 
     async def finish(self, *, within: float) -> None:
-        """Wait for what is being sent, but not longer than that."""
+        """Wait for the answers to what is being sent, at most `within` seconds."""
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=within)
 
     def abandon(self) -> None:
-        """Ignore every answer that is still to come."""
+        """Cancel every send that is not answered yet."""
         for task in self._tasks():
             task.cancel()
 
@@ -132,6 +131,7 @@ class Sender:
         if result.returned:
             state.ordering.mark_returned(result.returned)
             state.telemetry.on_returned(state.name, result.returned, reason=result.outage or "too many rejections")
+        # A failure that has a witness, or a rejection, is an answer too: the destination works.
         if (result.delivered or result.failures) and state.close_breaker():
             state.reopen()
         if result.is_flood:
@@ -185,14 +185,17 @@ class Sender:
             state.settle_event.set()
 
     async def _claim_alone(self, message: Message, strikes: int) -> bool:
-        """Give a message its own claim, so that a death counts against it and no other."""
+        """Give a message its own claim, so that a death counts against it and no other.
+
+        The new claim is committed before the message leaves the old one: at no moment is it in none.
+        """
         state = self._state
         number, fence = state.lease.next_claim_number(), state.fence([message.partition])
         claim = Claim(number, [message.id], strikes)
         if not await state.retry_write("claiming", lambda: state.store.claim(fence, claim)):
             return False
         if not state.ordering.is_in_flight(message):
-            return False
+            return False  # its lane was lost meanwhile
         settlement = state.ordering.confirm_lone_claim(message, number)
         return await state.retry_write("claiming", lambda: state.store.settle(fence, settlement))
 
@@ -268,7 +271,7 @@ def _describe(error: Exception) -> str:
 
 
 def _build_outcome(error: Exception) -> Outcome:
-    """Build the outcome of one message from an error. Any other than a transport's is a bug: keep its stack trace."""
+    """Build the outcome of one message from an error. Any but a `TransportError` is a bug: keep its stack trace."""
     if isinstance(error, TransportError):
         return Outcome(False, str(error), rejected=isinstance(error, MessageRejected))
     return Outcome(False, _describe(error), detail="".join(traceback.format_exception(error)))

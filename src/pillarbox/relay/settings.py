@@ -1,4 +1,4 @@
-"""What can be set about a relay, with the defaults in force."""
+"""Settings of a relay and of its destinations, with their defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["DEFAULT_DUTIES", "DEFAULT_SETTINGS", "DestinationSettings", "Duty", 
 
 
 class Duty(StrEnum):
-    """What a relay does. Only one that both sends and retries owns lanes."""
+    """Task of a relay. Only a relay with both `send` and `retry` owns lanes."""
 
     SEND = "send"
     RETRY = "retry"
@@ -30,22 +30,22 @@ DEFAULT_DUTIES: Final = (Duty.SEND, Duty.RETRY, Duty.RECOVER, Duty.CLEAN)
 
 
 class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one destination is served."""
+    """Settings of one destination."""
 
     name: str = "default"
     batch: int = 500
-    """Messages read and claimed at a time, and given to one `send` at most."""
+    """Most messages of one read, one claim and one `send`."""
     window: int = 2_000
-    """Messages in flight: the measure of parallelism."""
+    """Most messages in flight."""
     send_timeout: timedelta = timedelta(seconds=30)
     ping_interval: timedelta = timedelta(seconds=30)
-    """How often it is asked whether it is there while nothing is sent to it; `FOREVER` is never."""
+    """Time between two pings while nothing is sent. `FOREVER`: no pings."""
     retry: RetryPolicy = DEFAULT_RETRY
     after_failure: AfterFailure = "continue"
     rate: float | None = None
-    """Messages a second at most; None is no limit."""
+    """Most messages per second; None for no limit."""
     dead_letter: str | None = None
-    """Another destination that failed messages are forwarded to."""
+    """Destination that failed messages are forwarded to."""
 
     def __post_init__(self) -> None:
         check_destination(self.name)
@@ -65,34 +65,38 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long closed messages are kept; `FOREVER`, or zero for not at all."""
+    """Time for which closed messages are kept. Zero keeps none, `FOREVER` keeps all."""
 
     delivered: timedelta = timedelta(days=7)
     failed: timedelta = timedelta.max
     skipped: timedelta = timedelta(days=7)
     discarded: timedelta = timedelta(days=7)
     inbox: timedelta = timedelta(days=7)
-    """The dedup window."""
+    """Dedup window: a message that comes again later than that is handled again."""
     every: timedelta = timedelta(hours=1)
+    """Time between two runs of the janitor."""
     batch: int = 1_000
+    """Most rows that one transaction deletes."""
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a relay behaves as a whole."""
+    """Settings of a relay as a whole."""
 
     service: str = "pillarbox"
     lease: timedelta = timedelta(seconds=10)
+    """Time after its last heartbeat at which other relays take its lanes over."""
     poll_interval: timedelta = timedelta(seconds=1)
-    """The longest wait between two looks at an idle store."""
+    """Longest wait between two reads of an idle store."""
     watch_interval: timedelta = timedelta(milliseconds=500)
-    """How often the registry is looked at for free lanes and surplus."""
+    """Time between two reads of the registry, for free lanes and for surplus ones."""
     stale_after: timedelta = timedelta(minutes=10)
+    """Time after its lease at which a dead relay is removed from the registry."""
     max_lanes: int | None = None
-    """Lanes of one destination that this relay owns at most."""
+    """Most lanes of one destination that this relay owns; None for no limit."""
     duties: Sequence[Duty] = DEFAULT_DUTIES
     retention: Retention = Retention()
     lone_cap: int = 5
-    """Deaths of a relay or its connection with one message alone in hand, before that message is failed."""
+    """How often a relay or its connection may die while it sends one message alone, before that message fails."""
 
     def __post_init__(self) -> None:
         if self.lease < timedelta(milliseconds=300):
@@ -104,9 +108,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owns_lanes(self) -> bool:
-        """Whether it delivers at all."""
+        """True if this relay delivers messages: one that sends must be able to retry."""
         return Duty.SEND in self.duties and Duty.RETRY in self.duties
 
 
 DEFAULT_SETTINGS: Final = RelaySettings()
-"""Nothing set."""

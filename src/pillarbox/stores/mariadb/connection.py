@@ -45,7 +45,7 @@ _BEGIN_READ: Final = (
 )
 _BEGIN_WRITE: Final = ("start transaction",)
 _ATTEMPTS: Final = 5
-"""How often a transaction is begun when others conflict with it."""
+"""Times that a transaction is begun when others conflict with it. The work runs again from its start."""
 
 _COMMENT: Final = re.compile(r"--[^\n]*\n")
 _PARAMETER: Final = re.compile(r":([a-z_][a-z0-9_]*)")
@@ -245,6 +245,7 @@ class Transaction:
         parameters = SelectionParameters(fold_function="lower", fold=str.lower)
         sql = self._statements.fill(name, parameters.build_conditions(selection))
         if self._locks:
+            # Until the commit no relay settles what was found, and no other operator changes it.
             sql += "   for update"
         elif not values.get("payloads", True):  # a viewer has no right even to name that column
             sql = sql.replace(_PAYLOAD, "''")

@@ -420,7 +420,7 @@ def _to_values(states: Sequence[State]) -> list[str]:
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a read could not see: transactions then in progress, and all that began later."""
+    """Transactions that a read could not see: those in progress then, and all that began later."""
 
     in_progress: Sequence[int] = ()
     first_unborn: int = _NEVER

@@ -30,6 +30,7 @@ __all__ = ["record_claim", "release_lanes", "settle", "take_lanes"]
 
 def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Sequence[int]) -> None:
     """Record a batch as claimed, and park messages, if the fence holds."""
+    # Lanes are locked before claims and messages, here as in `take_lanes`: one order, no deadlock.
     _check_fence(tx, fence)
     if claim.message_ids:
         tx.execute("claim", _claim_values(str(fence.relay_id), claim))
@@ -138,7 +139,7 @@ def take_lanes(
     The lanes stay locked to the end: no other relay takes them, or claims or settles in them, meanwhile.
     """
     lanes = {"relay_id": relay_id, "destination": destination, "partitions": list(partitions)}
-    tx.execute("lanes_create", lanes)
+    tx.execute("lanes_create", lanes)  # a row that does not exist cannot be locked
     owners: dict[int, str | None] = dict(tx.query("lanes_free", lanes | {"lease": to_duration(lease)}))
     if not owners:
         return (), ()

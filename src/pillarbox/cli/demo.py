@@ -25,24 +25,24 @@ Example:
 @click.option("--orders", type=click.IntRange(min=10), default=2_000, show_default=True, metavar="N",
               envvar="PILLARBOX_DEMO_ORDERS", show_envvar=True, help="How many orders are committed.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", envvar="PILLARBOX_DEMO_SEED", show_envvar=True,
-              help="Which story.  [default: another each time]")  # fmt: skip
+              help="Seed of the scenario.  [default: another each time]")  # fmt: skip
 @click.option("--store", metavar="URL", envvar="PILLARBOX_DEMO_STORE", show_envvar=True,
-              help="Where the orders are.  [default: an SQLite file of its own]")  # fmt: skip
+              help="Store of the orders.  [default: an SQLite file of its own]")  # fmt: skip
 @click.option(
     "--to",
     metavar="URL",
     envvar="PILLARBOX_DEMO_TO",
     show_envvar=True,
-    help="Over what: http://127.0.0.1:PORT, amqp://…, nats://… or redis://….  [default: HTTP at a free port]",
+    help="Deliver over http://127.0.0.1:PORT, amqp://…, nats://… or redis://….  [default: HTTP at a free port]",
 )
 @click.option("--keep", is_flag=True, envvar="PILLARBOX_DEMO_KEEP", show_envvar=True,
-              help="Leave the files for looking around.")  # fmt: skip
+              help="Keep the files and databases.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, envvar="PILLARBOX_DEMO_JSON", show_envvar=True,
-              help="Print the verdict as one line of JSON.")  # fmt: skip
+              help="Print the result as one line of JSON.")  # fmt: skip
 def demo(*, orders: int, seed: int | None, store: str | None, to: str | None, keep: bool, as_json: bool) -> None:
     """Deliver orders while relays are killed, the consumer goes down and one message is poison.
 
-    Ends with a verdict, and with exit code 1 unless nothing is lost, invented or out of order.
+    Ends with a result, and with exit code 1 unless nothing is lost, invented or out of order.
     """
     scenario = Scenario(orders=orders, seed=SystemRandom().randrange(1_000_000) if seed is None else seed)
     try:
@@ -62,11 +62,11 @@ async def _run(scenario: Scenario, *, store: str | None, to: str | None, keep: b
     task = asyncio.current_task()
     assert task is not None  # noqa: S101
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with set_up(store, target=parse_target(to), keep=keep) as scene:
-        way = f"from {scene.store.url.scheme} over {scene.target.kind}"
-        title = f"Pillarbox demo: {scenario.orders} orders {way}, seed {scenario.seed}"
+    async with set_up(store, target=parse_target(to), keep=keep) as setup:
+        route = f"from {setup.store.url.scheme} over {setup.target.kind}"
+        title = f"Pillarbox demo: {scenario.orders} orders {route}, seed {scenario.seed}"
         with display(title, say=say) as screen:
-            outcome = await run_demo(scenario, scene, screen)
-        text = msgspec.json.encode(outcome.result).decode() if as_json else format_report(outcome, scene, kept=keep)
+            outcome = await run_demo(scenario, setup, screen)
+        text = msgspec.json.encode(outcome.result).decode() if as_json else format_report(outcome, setup, kept=keep)
         click.echo(text)
     return outcome.result.holds

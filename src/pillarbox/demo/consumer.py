@@ -14,7 +14,7 @@ import msgspec
 
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.demo.result import Failure
-from pillarbox.demo.shop import CONSUMER, QUICK, AcceptedOrder
+from pillarbox.demo.shop import CONSUMER, NO_SYNC, AcceptedOrder
 from pillarbox.demo.target import Target, open_endpoint
 from pillarbox.errors import MessageRejected
 from pillarbox.inbox import Inbox
@@ -26,7 +26,7 @@ __all__ = ["MODULE", "ConsumerDatabase", "arguments", "settings"]
 
 MODULE: Final = "pillarbox.demo.consumer"
 _TARGET: Final = "PILLARBOX_DEMO_TARGET"
-# Nothing here forbids a second effect of the same order: only the inbox stands in its way.
+# No constraint forbids a second effect of an order: only the inbox prevents it.
 _TABLES: Final = """
 create table receipt (id integer primary key autoincrement, message_id text not null);
 create table effect (id integer primary key autoincrement, order_id text not null, customer text not null,
@@ -42,7 +42,7 @@ class ConsumerDatabase:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-        self._connection.execute(QUICK)
+        self._connection.execute(NO_SYNC)
         self._inbox = Inbox(CONSUMER)
 
     @classmethod
@@ -69,7 +69,7 @@ class ConsumerDatabase:
                 )
 
     def refuse(self, message: CloudEvent, reason: str) -> None:
-        """Keep what a broker delivered and nobody can apply, once, and commit."""
+        """Record a message that can never be applied, once, and commit."""
         refused = (message.message_id, message.subject, message.key, reason)
         self._connection.execute("insert or ignore into refused values (?, ?, ?, ?)", refused)
 
@@ -100,7 +100,7 @@ def _decode_order(message: CloudEvent) -> AcceptedOrder:
     try:
         return msgspec.json.decode(message.payload, type=AcceptedOrder)
     except msgspec.DecodeError as error:
-        raise MessageRejected(f"The consumer cannot book {message.subject}: {error}") from error
+        raise MessageRejected(f"The consumer cannot read {message.subject}: {error}") from error
 
 
 def arguments(file: Path) -> list[str]:

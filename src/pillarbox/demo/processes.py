@@ -1,11 +1,18 @@
-"""The processes of the demo: started, killed and stopped by the runner, and only these."""
+"""The processes of the demo: started, killed and stopped by the runner.
+
+As a program, `python -m pillarbox.demo.processes MODULE ARGUMENT…` runs a module that ends with the demo. The runner
+holds the other end of its standard input. When the runner ends, however it ends, the pipe closes, so nothing that the
+demo started outlives it.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +22,7 @@ __all__ = ["Process", "build_environment"]
 
 
 def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Our own without what would configure Pillarbox, and with these settings."""
+    """Return our own environment without what would configure Pillarbox, and with these settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PILLARBOX_")} | dict(settings)
 
 
@@ -26,7 +33,7 @@ class Process:
         self, name: str, *, module: str, arguments: Sequence[str], folder: Path, settings: Mapping[str, str]
     ) -> None:
         self.name = name
-        self._command = [sys.executable, "-m", "pillarbox.demo.leash", module, *arguments]
+        self._command = [sys.executable, "-m", "pillarbox.demo.processes", module, *arguments]
         self._folder = folder
         self._environment = build_environment(settings)
         self._running: subprocess.Popen[bytes] | None = None
@@ -37,11 +44,11 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """The id of the running process."""
         return self._running.pid if self._running is not None else None
 
     def start(self) -> None:
-        """Start it in a session of its own: a Ctrl-C is for the runner, which stops the others."""
+        """Start it in a session of its own, so that Ctrl-C reaches only the runner, which stops the others."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(  # noqa: S603 - our own module
                 self._command,
@@ -54,13 +61,13 @@ class Process:
             )
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it has ended."""
         if self._running is not None:
             self._running.kill()
             self._end()
 
     def stop(self, *, within: float) -> None:
-        """Ask it to finish with SIGTERM; SIGKILL if it takes too long."""
+        """Send SIGTERM, and SIGKILL if it takes too long."""
         if self._running is not None:
             self._running.send_signal(signal.SIGTERM)
             try:
@@ -70,12 +77,10 @@ class Process:
             self._end()
 
     def has_finished(self) -> bool:
-        """Whether it came to its end by itself, and well. `PillarboxError` when it ended otherwise."""
+        """Return whether it has ended with code 0. Raise `PillarboxError` if it ended with another code."""
         code = self._running.poll() if self._running is not None else None
         if code:
-            raise PillarboxError(
-                f"The {self.name} ended with code {code}, and was not asked to: {self._read_last_line()}"
-            )
+            raise PillarboxError(f"The {self.name} ended unexpectedly with code {code}: {self._read_last_line()}")
         return code == 0
 
     def _end(self) -> None:
@@ -87,4 +92,17 @@ class Process:
 
     def _read_last_line(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing."
+        return lines[-1] if lines else "its log is empty."
+
+
+def _exit_with_runner() -> None:
+    # Not through sys.stdin: a reader that waits there would hold a lock that the interpreter needs at exit.
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_exit_with_runner, daemon=True).start()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -25,15 +25,15 @@ _REFUSED: Final = "select message_id, order_id, error from refused"
 
 
 def format_report(outcome: DemoResult, setup: Setup, *, kept: bool) -> str:
-    """The table, the failed message, and what it comes to."""
-    parts = [_table(outcome.result), *_failures(outcome, setup, kept=kept)]
+    """Return the table of counts, the failed messages and the conclusion."""
+    parts = [_format_table(outcome.result), *_format_failures(outcome, setup, kept=kept)]
     if kept:
-        parts.append(_places(setup))
-    return "\n\n".join([*parts, conclusion(outcome)])
+        parts.append(_format_kept(setup))
+    return "\n\n".join([*parts, format_conclusion(outcome)])
 
 
 def list_rows(result: Result) -> Iterator[tuple[str, int, str]]:
-    """What, how many, and what that means."""
+    """Yield the name of a count, the count, and its meaning."""
     yield "committed", result.committed, "orders, each in one transaction with its message"
     yield "rolled back", result.rolled_back, "orders, after their message was published"
     yield "effects applied", result.effects, "orders in the consumer's database"
@@ -45,11 +45,11 @@ def list_rows(result: Result) -> Iterator[tuple[str, int, str]]:
     yield "absorbed by the inbox", result.absorbed, "repeats that had no effect"
     yield "relays killed", result.kills, "with SIGKILL, and started again"
     yield "outages", result.outages, "of the consumer, killed with SIGKILL too"
-    yield "failed", result.failed, "refused for good, kept, and in nobody's way: the poison one"
+    yield "failed", result.failed, "refused for good, kept, and blocking nothing: the poison message"
 
 
-def conclusion(outcome: DemoResult) -> str:
-    """The last line."""
+def format_conclusion(outcome: DemoResult) -> str:
+    """Return the last line."""
     result = outcome.result
     if result.holds:
         return "Nothing lost, nothing invented, nothing out of order."
@@ -59,18 +59,18 @@ def conclusion(outcome: DemoResult) -> str:
     return f"Time ran out with messages still on their way, which count as lost: {counts}."
 
 
-def _table(result: Result) -> str:
+def _format_table(result: Result) -> str:
     return "\n".join(f"{what:<21} {count:>7}  {meaning}" for what, count, meaning in list_rows(result))
 
 
-def _failures(outcome: DemoResult, setup: Setup, *, kept: bool) -> Iterator[str]:
+def _format_failures(outcome: DemoResult, setup: Setup, *, kept: bool) -> Iterator[str]:
     failures = [*outcome.failed, *outcome.refused]
     if not failures:
         return
     lines = [f"Failed: {one.order_id} of {one.customer}: {one.error}" for one in failures]
-    how = "It is shown by:" if kept else "It is gone with the demo's files; after a run with --keep it is shown by:"
-    commands = [_store_command(setup)] * bool(outcome.failed) + [_ledger_command(setup)] * bool(outcome.refused)
-    yield "\n".join([*lines, how, *(f"  {command}" for command in commands)])
+    hint = "To see it:" if kept else "It was removed with the demo's files. To see it, run with --keep, and then:"
+    commands = [_store_command(setup)] * bool(outcome.failed) + [_consumer_command(setup)] * bool(outcome.refused)
+    yield "\n".join([*lines, hint, *(f"  {command}" for command in commands)])
 
 
 def _store_command(setup: Setup) -> str:
@@ -90,27 +90,27 @@ def _mysql_command(url: StoreUrl, query: str) -> str:
     return f"mysql {host} -u {shlex.quote(parts.username or '')}{password} -e {shlex.quote(query)}"
 
 
-def _ledger_command(setup: Setup) -> str:
+def _consumer_command(setup: Setup) -> str:
     return f"sqlite3 {shlex.quote(str(setup.consumer_file))} {shlex.quote(_REFUSED)}"
 
 
-def _places(setup: Setup) -> str:
+def _format_kept(setup: Setup) -> str:
     schema = setup.store.names.schema
-    inside = "" if schema is None else f", schema {schema}"
+    schema_note = "" if schema is None else f", schema {schema}"
     return "\n".join(
         (
-            f"Kept: the order service's store {setup.store.url}{inside},",
-            f"      the consumer's database {setup.consumer_file}, and everybody's log beside it.",
+            f"Kept: the order service's store {setup.store.url}{schema_note},",
+            f"      the consumer's database {setup.consumer_file}, and the logs of all processes beside it.",
         )
     )
 
 
-_EVERY: Final = 2.0
-_BAR: Final = 40
+_LINE_SECONDS: Final = 2.0
+_BAR_WIDTH: Final = 40
 
 
 class Display(Protocol):
-    """Shows how far it is, and what was just done."""
+    """Shows the progress of a run, and its events."""
 
     def show(self, progress: Progress) -> None: ...
 
@@ -119,7 +119,7 @@ class Display(Protocol):
 
 @contextmanager
 def display(title: str, *, say: Callable[[str], None]) -> Iterator[Display]:
-    """On stderr: stdout is for the verdict. `say` prints one line there."""
+    """Yield a display on stderr: stdout is for the result. `say` prints one line there."""
     try:
         from rich.console import Console
         from rich.live import Live
@@ -135,17 +135,17 @@ def display(title: str, *, say: Callable[[str], None]) -> Iterator[Display]:
 
 
 class LinesDisplay:
-    """A line every other second, and one for the rare events."""
+    """Prints a line every two seconds, and one for each rare event."""
 
     def __init__(self, title: str, *, say: Callable[[str], None]) -> None:
         self._say = say
-        self._take_next = 0.0
+        self._next_at = 0.0
         say(title)
 
     def show(self, progress: Progress) -> None:
-        if progress.seconds >= self._take_next:
-            self._take_next = progress.seconds + _EVERY
-            self._say(line(progress))
+        if progress.seconds >= self._next_at:
+            self._next_at = progress.seconds + _LINE_SECONDS
+            self._say(format_progress(progress))
 
     def note(self, text: str) -> None:
         if not text.startswith("relay"):
@@ -153,7 +153,7 @@ class LinesDisplay:
 
 
 class TableDisplay:
-    """A table that changes in place, with the last event below."""
+    """Shows a table that changes in place, with the last event below."""
 
     def __init__(self, title: str, *, update: Callable[[Table], None]) -> None:
         self._title = title
@@ -176,8 +176,8 @@ class TableDisplay:
         return table
 
 
-def line(progress: Progress) -> str:
-    """All of it in one line."""
+def format_progress(progress: Progress) -> str:
+    """Return the progress in one line."""
     return (
         f"{progress.seconds:5.1f} s  committed {progress.committed}, delivered {progress.delivered}, "
         f"received {progress.received}, in flight {progress.sending}, waiting {progress.pending}, "
@@ -187,12 +187,12 @@ def line(progress: Progress) -> str:
 
 
 def list_cells(progress: Progress) -> Iterator[tuple[str, str]]:
-    """The rows of the table."""
+    """Yield the rows of the table."""
     yield "time", f"{progress.seconds:.1f} s"
-    yield "orders committed", f"{progress.committed:>7,}  {_bar(progress.committed, progress.orders)}"
+    yield "orders committed", f"{progress.committed:>7,}  {_format_bar(progress.committed, progress.orders)}"
     yield "rolled back", f"{progress.rolled_back:>7,}"
-    yield "delivered", f"{progress.delivered:>7,}  {_bar(progress.delivered, progress.orders)}"
-    yield "received", f"{progress.received:>7,}  {_bar(progress.received, progress.orders)}"
+    yield "delivered", f"{progress.delivered:>7,}  {_format_bar(progress.delivered, progress.orders)}"
+    yield "received", f"{progress.received:>7,}  {_format_bar(progress.received, progress.orders)}"
     yield "in flight", f"{progress.sending:>7,}"
     yield "waiting", f"{progress.pending:>7,}"
     yield "failed", f"{progress.failed:>7,}"
@@ -201,6 +201,6 @@ def list_cells(progress: Progress) -> Iterator[tuple[str, str]]:
     yield "consumer", "up" if progress.consumer_is_up else "DOWN"
 
 
-def _bar(part: int, whole: int) -> str:
-    full = min(_BAR, part * _BAR // max(1, whole))
-    return "█" * full + "░" * (_BAR - full)
+def _format_bar(part: int, whole: int) -> str:
+    full = min(_BAR_WIDTH, part * _BAR_WIDTH // max(1, whole))
+    return "█" * full + "░" * (_BAR_WIDTH - full)

@@ -69,7 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(evidence: Evidence) -> Result:
-    """Compare the two sides."""
+    """Compare what was committed with what was applied."""
     committed = {order.order_id: order for order in evidence.committed}
     first = [order_id for order_id in dict.fromkeys(evidence.effects) if order_id in committed]
     return Result(
@@ -89,7 +89,7 @@ def compare(evidence: Evidence) -> Result:
 
 
 def _find_overtaken(applied: Sequence[str], committed: Mapping[str, Order]) -> Iterator[bool]:
-    """Of each applied order, whether a later one of its customer was there before it."""
+    """Yield for each applied order whether a later one of its customer was applied before it."""
     latest: dict[str, int] = {}
     for order_id in applied:
         order = committed[order_id]

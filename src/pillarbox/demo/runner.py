@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 __all__ = ["DemoResult", "Setup", "run_demo", "set_up"]
 
 LEASE: Final = timedelta(seconds=1)
-"""So short that taking over from a dead relay takes about a second."""
+"""Short, so that taking over from a dead relay takes about a second."""
 _RELAYS: Final = 2
 _BATCH: Final = 50
 _WINDOW: Final = 100
-"""Small: what a relay held when it died is suspected, and after two deaths goes one by one."""
-_OBSERVE_EVERY: Final = 0.15
-_START_WITHIN: Final = 20.0
-_STOP_WITHIN: Final = 5.0
+"""Small: after two deaths, what a relay had in flight is sent one by one."""
+_OBSERVE_INTERVAL: Final = 0.15
+_START_TIMEOUT: Final = 20.0
+_STOP_TIMEOUT: Final = 5.0
 _MOST_FAILURES: Final = 1_000
 
 
@@ -62,7 +62,7 @@ class DemoStore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything is in store."""
+    """The databases, files and target of a run, ready to use."""
 
     folder: Path
     store: DemoStore
@@ -134,7 +134,7 @@ async def _make_tables(store: DemoStore, shop_database: ShopDatabase, *, keep: b
 
 @asynccontextmanager
 async def _prepare_endpoint(endpoint: Endpoint) -> AsyncIterator[None]:
-    # Nothing is kept at a broker: it belongs to somebody else, and everything in it was read.
+    # Nothing is kept at a broker, even with --keep: the broker is shared, and every message in it was read.
     await endpoint.prepare()
     try:
         yield
@@ -147,7 +147,7 @@ class Processes:
 
     def __init__(self, scenario: Scenario, setup: Setup) -> None:
         self._folder = setup.folder
-        # URLs go by the environment: they may hold a password, and anybody can read a command line.
+        # URLs go into the environment: they may hold a password, and every user can read command lines.
         store = setup.store.settings
         destination = {f"PILLARBOX_DESTINATION_{DESTINATION.upper()}_URL": setup.target.transport_url}
         options = {"lease": f"{LEASE.total_seconds():g}s", "batch": _BATCH, "window": _WINDOW, "service": "demo"}
@@ -165,9 +165,9 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as everyone:
+        with ExitStack() as stack:
             for process in (self.shop, self.consumer, *self.relays):
-                everyone.callback(process.kill)
+                stack.callback(process.kill)
 
     def _process(self, name: str, module: str, arguments: Sequence[str], settings: dict[str, str]) -> Process:
         return Process(name, module=module, arguments=arguments, folder=self._folder, settings=settings)
@@ -182,7 +182,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     refused: Sequence[Failure]
     """What the consumer keeps as refused."""
     is_complete: bool
-    """False when messages were still on their way when patience ran out."""
+    """False if messages were still under way when time ran out."""
     seconds: float
 
 
@@ -218,7 +218,7 @@ class _DemoRun:
             display.show(progress)
             for fault in self._schedule.due_faults(progress):
                 display.note(self._inflict(fault))
-            await asyncio.sleep(_OBSERVE_EVERY)
+            await asyncio.sleep(_OBSERVE_INTERVAL)
             progress = await self._observe()
         display.show(progress)
         self._stop()
@@ -235,23 +235,27 @@ class _DemoRun:
         self._started = self._clock()
 
     async def _wait_for_relays(self) -> None:
-        give_up_at = self._clock() + _START_WITHIN
+        give_up_at = self._clock() + _START_TIMEOUT
         while self._clock() < give_up_at:
             if len(await self._list_live_relays()) == len(self._processes.relays):
                 return
-            await asyncio.sleep(_OBSERVE_EVERY)
-        raise PillarboxError(f"The relays did not register in {_START_WITHIN:.0f} s; look at their logs after --keep.")
+            await asyncio.sleep(_OBSERVE_INTERVAL)
+        raise PillarboxError(
+            f"The relays did not register within {_START_TIMEOUT:.0f} s; look at their logs after --keep."
+        )
 
     async def _wait_for_consumer(self) -> None:
-        give_up_at = self._clock() + _START_WITHIN
+        give_up_at = self._clock() + _START_TIMEOUT
         while not await self._setup.endpoint.is_ready():
             self._processes.consumer.has_finished()
             if self._clock() >= give_up_at:
-                raise PillarboxError(f"The consumer did not begin to listen in {_START_WITHIN:.0f} s; look at its log.")
-            await asyncio.sleep(_OBSERVE_EVERY)
+                raise PillarboxError(
+                    f"The consumer did not start to listen within {_START_TIMEOUT:.0f} s; look at its log."
+                )
+            await asyncio.sleep(_OBSERVE_INTERVAL)
 
     def _inflict(self, fault: Fault) -> str:
-        """Inflict a fault, and return a line about it for people."""
+        """Inflict a fault, and return a line that describes it."""
         match fault:
             case KillRelay(relay):
                 self._processes.relays[relay].kill()
@@ -296,14 +300,14 @@ class _DemoRun:
         registry = await self._store.registry(lease=LEASE)
         pids = {relay.pid for relay in registry.relays}
         if self._consumer_is_up and self._processes.consumer.has_finished():
-            raise PillarboxError("The consumer ended, and was not asked to.")
+            raise PillarboxError("The consumer ended unexpectedly.")
         if any(relay.has_finished() for relay in self._processes.relays):
-            raise PillarboxError("A relay ended, and was not asked to.")
+            raise PillarboxError("A relay ended unexpectedly.")
         return [number for number, relay in enumerate(self._processes.relays) if relay.pid in pids]
 
     def _stop(self) -> None:
         for relay in self._processes.relays:
-            relay.stop(within=_STOP_WITHIN)
+            relay.stop(within=_STOP_TIMEOUT)
         self._processes.shop.kill()
         self._processes.consumer.kill()
 

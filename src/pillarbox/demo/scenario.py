@@ -1,4 +1,4 @@
-"""The scenario of a run: which orders are placed and when processes are killed. Pure: a seed gives the same again."""
+"""The scenario of a run: which orders are placed and when processes are killed. Pure: the same seed gives the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 POISON: Final = -1
-"""An amount that no consumer takes."""
+"""An amount that the consumer rejects."""
 
 _CUSTOMERS: Final = 40
 _ROLLED_BACK: Final = 0.08
@@ -40,15 +40,15 @@ class PlannedOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the scenario is, and which one."""
+    """How many orders a run has, and its seed."""
 
     orders: int = 2_000
-    """To be committed."""
+    """How many orders are committed."""
     seed: int = 0
 
     @property
     def pace(self) -> float:
-        """Orders a second, if the store can take them."""
+        """Orders per second, if the store is fast enough."""
         return max(self.orders / 15, 100)
 
     @property
@@ -67,43 +67,43 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kills_until(self) -> int:
-        """Messages after whose delivery relays are left in peace."""
+        """Deliveries after which no more relays are killed."""
         return self.orders // 2
 
     @property
     def patience(self) -> float:
-        """Seconds after which the scenario is over, whatever is still on its way."""
+        """Seconds after which the run ends, even if messages are still under way."""
         return 45 + self.orders / 50
 
 
 def plan_orders(scenario: Scenario) -> Iterator[PlannedOrder]:
-    """What the order service does. One committed order is poison, early enough for others to follow it."""
-    dice = Random(f"{scenario.seed} orders")  # noqa: S311 - a scenario, not a secret
+    """Yield the orders to place. One committed order is poison, early enough for others to follow it."""
+    rng = Random(f"{scenario.seed} orders")  # noqa: S311 - a scenario, not a secret
     number = committed = 0
     while committed < scenario.orders:
         number += 1
         # The first is always rolled back, so that the shortest scenario has one.
-        commits = number > 1 and dice.random() >= _ROLLED_BACK
+        commits = number > 1 and rng.random() >= _ROLLED_BACK
         committed += commits
         is_poison = commits and committed == scenario.orders // 4 + 1
         yield PlannedOrder(
             order_id=f"order-{number:06}",
-            customer=f"customer-{dice.randrange(_CUSTOMERS):02}",
-            amount=POISON if is_poison else dice.randint(1, _LARGEST),
+            customer=f"customer-{rng.randrange(_CUSTOMERS):02}",
+            amount=POISON if is_poison else rng.randint(1, _LARGEST),
             commits=commits,
         )
 
 
-_EVERY: Final = (0.5, 1.0)
+_KILL_INTERVAL: Final = (0.5, 1.0)
 _FEWEST_KILLS: Final = 3
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the scenario is, at one look."""
+    """The state of a run at one time."""
 
     seconds: float
     orders: int
-    """To be committed in the end."""
+    """How many are committed in the end."""
     committed: int
     rolled_back: int
     delivered: int
@@ -117,31 +117,31 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     consumer_is_up: bool
     shop_is_done: bool
     relays: Sequence[int]
-    """Those that are registered and alive, by their number."""
+    """The numbers of the relays that are registered and alive."""
 
     @property
     def is_delivered(self) -> bool:
-        """Nothing is left to deliver, and nothing more will come."""
+        """Whether nothing is left to deliver, and nothing more will be published."""
         return self.shop_is_done and not self.sending and not self.pending
 
     @property
     def is_received(self) -> bool:
-        """And nothing waits at a broker for the consumer."""
+        """Whether everything is delivered, and nothing waits at a broker for the consumer."""
         return self.is_delivered and self.received >= self.committed - self.failed
 
 
 class KillRelay(msgspec.Struct, frozen=True):
-    """SIGKILL for this one; another is started in its place."""
+    """Kill this relay with SIGKILL, and start it again."""
 
     relay: int
 
 
 class ConsumerDown(msgspec.Struct, frozen=True):
-    """SIGKILL for the consumer."""
+    """Kill the consumer with SIGKILL."""
 
 
 class ConsumerUp(msgspec.Struct, frozen=True):
-    """The consumer is started again."""
+    """Start the consumer again."""
 
 
 Fault = KillRelay | ConsumerDown | ConsumerUp
@@ -154,16 +154,16 @@ class _Outage(Enum):
 
 
 class FaultSchedule:
-    """Asked at every look what is to be done now.
+    """Decides, from the progress of a run, which faults are due.
 
-    Relays are killed until all orders are placed, the consumer is back and most is delivered; then they are left in
-    peace. Only a relay that has registered is killed, and only when enough was delivered since the last one died, or
-    nothing can be: killing programs that have not begun would prove nothing.
+    Relays are killed until all orders are placed, the consumer is back and most messages are delivered. A relay is
+    killed only after it has registered, and only when enough was delivered since the last kill, or nothing can be
+    delivered: killing programs that have not started to work would prove nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._dice = Random(f"{scenario.seed} kills")  # noqa: S311 - a scenario, not a secret
+        self._rng = Random(f"{scenario.seed} kills")  # noqa: S311 - a scenario, not a secret
         self._kill_at = 0.0
         self._kill_after = 1
         """Deliveries that the next kill waits for."""
@@ -171,26 +171,26 @@ class FaultSchedule:
         self._back_at = 0.0
 
     def due_faults(self, progress: Progress) -> Iterator[Fault]:
-        """What to do now."""
-        yield from self._outage_cues(progress)
-        if not self._is_calm(progress) and progress.relays and self._is_time_to_kill(progress):
-            self._kill_at = progress.seconds + self._dice.uniform(*_EVERY)
+        """Yield the faults to inflict now."""
+        yield from self._outage_faults(progress)
+        if not self._faults_are_over(progress) and progress.relays and self._is_time_to_kill(progress):
+            self._kill_at = progress.seconds + self._rng.uniform(*_KILL_INTERVAL)
             self._kill_after = progress.delivered + self._scenario.kill_after
-            yield KillRelay(self._dice.choice(progress.relays))
+            yield KillRelay(self._rng.choice(progress.relays))
 
     def is_over(self, progress: Progress) -> bool:
-        """Everything that was to happen has happened, and everything has arrived."""
-        return self._is_calm(progress) and progress.is_received
+        """Return whether all faults are over, and everything has arrived."""
+        return self._faults_are_over(progress) and progress.is_received
 
     def _is_time_to_kill(self, progress: Progress) -> bool:
         can_deliver = self._outage is not _Outage.NOW and not progress.is_delivered
         return progress.seconds >= self._kill_at and (progress.delivered >= self._kill_after or not can_deliver)
 
-    def _is_calm(self, progress: Progress) -> bool:
+    def _faults_are_over(self, progress: Progress) -> bool:
         is_complete = progress.shop_is_done and self._outage is _Outage.OVER and progress.kills >= _FEWEST_KILLS
         return is_complete and (progress.delivered >= self._scenario.kills_until or progress.is_delivered)
 
-    def _outage_cues(self, progress: Progress) -> Iterator[Fault]:
+    def _outage_faults(self, progress: Progress) -> Iterator[Fault]:
         if self._outage is _Outage.AHEAD and progress.committed >= self._scenario.outage_after:
             self._outage = _Outage.NOW
             self._back_at = progress.seconds + self._scenario.outage_seconds

@@ -29,7 +29,7 @@ __all__ = [
     "CONSUMER",
     "DESTINATION",
     "MODULE",
-    "QUICK",
+    "NO_SYNC",
     "AcceptedOrder",
     "MariadbShop",
     "OrderPlaced",
@@ -51,7 +51,7 @@ _TYPES: Final = Types()
 
 @_TYPES.event("demo.order_placed", topic="orders", key="customer", subject="order_id")
 class OrderPlaced(msgspec.Struct, frozen=True):
-    """The event. Orders of one customer are delivered in order."""
+    """An order was placed. Orders of one customer are delivered in order."""
 
     order_id: str
     customer: str
@@ -60,7 +60,7 @@ class OrderPlaced(msgspec.Struct, frozen=True):
 
 
 class AcceptedOrder(msgspec.Struct, frozen=True):
-    """The same as the consumer understands it: it takes no amount below 1."""
+    """The event as the consumer reads it: no amount below 1 is valid."""
 
     order_id: str
     customer: str
@@ -78,30 +78,30 @@ def build_event(order: PlannedOrder, *, number: int) -> OrderPlaced:
 
 
 class RolledBack(Exception):
-    """Thrown in the middle of a transaction, after publishing."""
+    """Raised in the middle of a transaction, after publishing."""
 
 
 class ShopRecords(msgspec.Struct, frozen=True):
-    """What became of the orders."""
+    """The committed orders, and those that were rolled back."""
 
     committed: Sequence[Order]
     rolled_back: Sequence[str]
 
 
 class ShopDatabase(Protocol):
-    """Orders, their customers, and which orders were rolled back."""
+    """The tables of the order service: customers, orders, and which orders were rolled back."""
 
     writers: int
-    """How many transactions make sense at once."""
+    """How many transactions to run at once."""
 
     async def open(self) -> None:
         """Connect."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connections."""
 
     async def create(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
 
     async def remove(self) -> None:
         """Remove the tables, and everything else that the demo made in the store."""
@@ -110,31 +110,25 @@ class ShopDatabase(Protocol):
         """Write the order and publish it, in one transaction that commits or is rolled back."""
 
     async def counts(self) -> tuple[int, int]:
-        """How many orders are committed, and how many were rolled back."""
+        """Return how many orders are committed, and how many were rolled back."""
 
     async def read_records(self) -> ShopRecords:
-        """Everything."""
+        """Return all records."""
 
 
 def open_shop_database(url: StoreUrl, *, names: Names) -> ShopDatabase:
-    """The book beside the store at this URL."""
+    """Return the shop's database beside this store, not yet open; `ConfigError` for a store the demo cannot use."""
     match url.scheme:
         case "sqlite":
-            pass
-
             return SqliteShop(url.path, names=names)
         case "postgresql":
-            pass
-
             return PostgresShop(url, names=names)
         case "mysql":
-            pass
-
             return MariadbShop(url, names=names)
     raise ConfigError(f"The demo runs on sqlite://, postgresql:// and mysql:// stores, not on {url.scheme}://.")
 
 
-QUICK: Final = "pragma synchronous = normal"
+NO_SYNC: Final = "pragma synchronous = normal"
 """A commit does not wait for the disk: it outlives every process that is killed, though not a power cut."""
 
 _SQLITE_TABLES: Final = """
@@ -149,7 +143,7 @@ insert into shop_customer values (?, 1) on conflict (name) do update set orders 
 
 
 class SqliteShop:
-    """One writer at a time, as SQLite has it. Calls block: whoever places orders does nothing else."""
+    """Runs one transaction at a time. Calls block: the process does nothing but place orders."""
 
     writers = 1
 
@@ -165,7 +159,7 @@ class SqliteShop:
 
     async def open(self) -> None:
         self._connection = sqlite3.connect(self._path, timeout=30, isolation_level=None)
-        self._connection.execute(QUICK)
+        self._connection.execute(NO_SYNC)
 
     async def close(self) -> None:
         self._open.close()
@@ -174,8 +168,8 @@ class SqliteShop:
         self._open.executescript(_SQLITE_TABLES)
 
     async def remove(self) -> None:
-        for outcome in ("", "-wal", "-shm"):
-            self._path.with_name(self._path.name + outcome).unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
     async def place(self, order: PlannedOrder) -> None:
         try:
@@ -205,7 +199,7 @@ class SqliteShop:
 
 
 _WRITERS: Final = 4
-_PATIENCE: Final = 60.0
+_POOL_TIMEOUT: Final = 60.0
 _POSTGRES_TABLES: Final = """
 create table shop.customer (name text primary key, orders integer not null);
 create table shop.orders (order_id text primary key, customer text not null, number integer not null,
@@ -221,7 +215,7 @@ _COUNTS: Final = "select (select count(*) from shop.orders), (select count(*) fr
 
 
 class PostgresShop:
-    """Several writers at once. The order of a customer's orders is that of the locks on the customer's row."""
+    """Runs several transactions at once. A lock on the customer's row puts the orders of a customer in order."""
 
     writers = _WRITERS
 
@@ -236,7 +230,7 @@ class PostgresShop:
     async def open(self) -> None:
         with map_errors(self._driver):
             self._pool = await self._driver.create_pool(
-                self._url.dsn, size=_WRITERS, timeout=_PATIENCE, is_direct=False
+                self._url.dsn, size=_WRITERS, timeout=_POOL_TIMEOUT, is_direct=False
             )
 
     async def close(self) -> None:
@@ -278,11 +272,11 @@ class PostgresShop:
         return ShopRecords([Order(*row) for row in orders], [row[0] for row in rolled_back])
 
     def _borrow(self) -> AbstractAsyncContextManager[Connection]:
-        lent: AbstractAsyncContextManager[Connection] = self._pool.acquire(timeout=_PATIENCE)
-        return lent
+        acquired: AbstractAsyncContextManager[Connection] = self._pool.acquire(timeout=_POOL_TIMEOUT)
+        return acquired
 
     def _sql(self, statement: str) -> str:
-        """With our own schema in the place of `shop`."""
+        """Return the statement with the demo's schema instead of `shop`."""
         return statement.replace("shop.", f'"{self._schema}".')
 
 
@@ -301,7 +295,7 @@ _NUMBER: Final = "select orders from shop.customer where name = %s"
 
 
 class MariadbShop:
-    """Several writers at once. The order of a customer's orders is that of the locks on the customer's row."""
+    """Runs several transactions at once. A lock on the customer's row puts the orders of a customer in order."""
 
     writers = _WRITERS
 
@@ -376,7 +370,7 @@ class MariadbShop:
             self._idle.put_nowait(connection)
 
     def _fetch(self, connection: Any, sql: str, *values: object) -> list[Any]:
-        """With our own database in the place of `shop`."""
+        """Run a statement with the demo's database instead of `shop`, and return its rows."""
         with connection.cursor() as cursor:
             cursor.execute(sql.replace("shop.", f"`{self._schema}`."), values or None)
             return list(cursor.fetchall())
@@ -393,11 +387,11 @@ def arguments(scenario: Scenario) -> list[str]:
 async def run(scenario: Scenario, database: ShopDatabase) -> None:
     """Place all orders of the scenario, at its pace."""
     await database.open()
-    waiting = _pace(plan_orders(scenario), pace=scenario.pace)
-    turns = asyncio.Lock()
+    orders = _pace(plan_orders(scenario), pace=scenario.pace)
+    lock = asyncio.Lock()
 
     async def write() -> None:
-        while (order := await _take_next(waiting, turns)) is not None:
+        while (order := await _take_next(orders, lock)) is not None:
             await database.place(order)
 
     async with asyncio.TaskGroup() as writers:
@@ -406,13 +400,13 @@ async def run(scenario: Scenario, database: ShopDatabase) -> None:
     await database.close()
 
 
-async def _take_next(waiting: AsyncIterator[PlannedOrder], turns: asyncio.Lock) -> PlannedOrder | None:
-    async with turns:
-        return await anext(waiting, None)
+async def _take_next(orders: AsyncIterator[PlannedOrder], lock: asyncio.Lock) -> PlannedOrder | None:
+    async with lock:
+        return await anext(orders, None)
 
 
 async def _pace(orders: Iterator[PlannedOrder], *, pace: float) -> AsyncIterator[PlannedOrder]:
-    """Not faster than the pace. What was late is made up for."""
+    """Yield the orders at this pace. After a delay it catches up."""
     clock = asyncio.get_running_loop().time
     started = clock()
     for number, order in enumerate(orders):

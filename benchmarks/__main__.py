@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME]`: all of them, or those whose name begins with NAME."""
+"""`python -m benchmarks [NAME]`: run all benchmarks, or those whose name begins with NAME."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from benchmarks.brokers.kafka import kafka
 from benchmarks.brokers.nats import nats
 from benchmarks.brokers.rabbitmq import rabbitmq
 from benchmarks.brokers.redis import redis
+from benchmarks.comparison import log
 from benchmarks.consumer.nats import nats as consumer_nats
 from benchmarks.consumer.rabbitmq import rabbitmq as consumer_rabbitmq
 from benchmarks.django_models import django_models
 from benchmarks.domain_events import domain_events
-from benchmarks.measuring import talk
-from benchmarks.relay import burdens, churn, drain, flat, latency, memory, writes
+from benchmarks.relay import churn, drain, latency, memory, throughput, write_impact
 
 BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "store.drain": store.drain,
     "store.drain_mariadb": store_mariadb.drain,
     "relay.drain": drain.drain,
     "relay.drain_sqlite": drain.drain_sqlite,
-    "relay.poisoned_key": flat.poisoned_key,
-    "relay.backlog": flat.backlog,
-    "relay.history": flat.history,
-    "relay.hot_key": burdens.hot_key,
+    "relay.poisoned_key": throughput.poisoned_key,
+    "relay.backlog": throughput.backlog,
+    "relay.history": throughput.history,
+    "relay.hot_key": throughput.hot_key,
     "relay.churn": churn.churn,
     "relay.pinned": churn.pinned,
     "relay.pinned_writer": churn.pinned_writer,
-    "relay.outage": burdens.outage,
-    "relay.wakeup": writes.wakeup,
+    "relay.outage": throughput.outage,
+    "relay.wakeup": write_impact.wakeup,
     "relay.latency": latency.latency,
     "relay.memory": memory.memory,
-    "relay.write_isolation": writes.write_isolation,
+    "relay.write_isolation": write_impact.write_isolation,
     "monitor.status": monitor.status,
     "telemetry.metrics": telemetry.metrics,
     "rabbitmq": rabbitmq,
@@ -53,16 +53,16 @@ BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
 }
 
 
-def chosen(wanted: str) -> dict[str, Callable[[], Awaitable[None]]]:
-    """The one of that name, or else all whose name begins so."""
-    if wanted in BENCHMARKS:
-        return {wanted: BENCHMARKS[wanted]}
-    return {name: run for name, run in BENCHMARKS.items() if name.startswith(wanted)}
+def select(prefix: str) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Return the benchmark of that name, or else all whose name begins with it."""
+    if prefix in BENCHMARKS:
+        return {prefix: BENCHMARKS[prefix]}
+    return {name: run for name, run in BENCHMARKS.items() if name.startswith(prefix)}
 
 
-async def _run(wanted: str) -> int:
-    if not (benchmarks := chosen(wanted)):
-        talk(f"No benchmark begins with {wanted!r}; there are {', '.join(BENCHMARKS)}.")
+async def _run(prefix: str) -> int:
+    if not (benchmarks := select(prefix)):
+        log(f"No benchmark begins with {prefix!r}; there are {', '.join(BENCHMARKS)}.")
         return 2
     for run in benchmarks.values():
         await run()
@@ -70,12 +70,12 @@ async def _run(wanted: str) -> int:
 
 
 def _main() -> int:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    prefix = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         import uvloop
     except ModuleNotFoundError:
-        return asyncio.run(_run(wanted))
-    return uvloop.run(_run(wanted))
+        return asyncio.run(_run(prefix))
+    return uvloop.run(_run(prefix))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A PostgreSQL schema of its own for each benchmark, with the tables in it, filled by the server itself."""
+"""A PostgreSQL schema of its own for each benchmark, with the tables in it, filled by the server."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = [
     "PAYLOAD",
     "URL",
     "Admin",
-    "calm",
+    "create_tables",
     "empty",
     "fill",
     "insert",
     "insert_closed",
-    "of_keys",
-    "tables",
+    "key_sql",
+    "vacuum",
 ]
 
 URL: Final = os.environ.get("PILLARBOX_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 KEYS: Final = 1_000
 
 Admin: TypeAlias = "asyncpg.Connection[Any]"
-"""A connection that may do anything."""
+"""A connection with all rights."""
 
 PAYLOAD: Final = (
     b'{"order_id":"0190f5e2-7a3b-7c11-9d52-1f0c4b8e2a61","customer":"c-12345","total":"129.90",'
@@ -62,8 +62,8 @@ _CLOSED: Final = f"""
 
 
 @asynccontextmanager
-async def tables(schema: str) -> AsyncIterator[tuple[Admin, Names]]:
-    """A connection and the names of freshly made tables; all of it goes afterwards."""
+async def create_tables(schema: str) -> AsyncIterator[tuple[Admin, Names]]:
+    """Create the tables, yield a connection and their names, and drop them afterwards."""
     names = Names(schema)
     connection = await asyncpg.connect(URL)
     try:
@@ -75,20 +75,20 @@ async def tables(schema: str) -> AsyncIterator[tuple[Admin, Names]]:
         await connection.close()
 
 
-def of_keys(keys: int) -> str:
-    """The SQL of a key: so many of them, taking turns."""
+def key_sql(keys: int) -> str:
+    """Return the SQL of a key: so many of them, in turn."""
     return f"'key-' || abs(i) % {keys}"
 
 
 async def fill(connection: Admin, names: Names, *, messages: int) -> None:
-    """Empty the tables and put that many messages in, the keys taking turns."""
+    """Empty the tables and insert so many messages, with keys in turn."""
     await empty(connection, names)
     await insert(connection, names, messages=messages)
-    await calm(connection, names)
+    await vacuum(connection, names)
 
 
 async def empty(connection: Admin, names: Names) -> None:
-    """No message, open or closed."""
+    """Delete all messages, open and closed."""
     await connection.execute(names.qualify("truncate pillarbox_outbox, pillarbox_history, pillarbox_claim"))
 
 
@@ -98,19 +98,19 @@ async def insert(
     *,
     messages: int,
     destination: str = "default",
-    key: str = of_keys(KEYS),
+    key: str = key_sql(KEYS),
 ) -> None:
-    """That many messages in one transaction. `key` is SQL over the message's number `i`."""
+    """Insert so many messages in one transaction. `key` is SQL over the message's number `i`."""
     await connection.execute(names.qualify(_INSERT.replace("/* key */", key)), PAYLOAD, messages, destination)
 
 
 async def insert_closed(connection: Admin, names: Names, *, messages: int) -> None:
-    """That many delivered messages, older than all others."""
-    await connection.execute(names.qualify(_CLOSED.replace("/* key */", of_keys(KEYS))), PAYLOAD, messages)
+    """Insert so many delivered messages, older than all others."""
+    await connection.execute(names.qualify(_CLOSED.replace("/* key */", key_sql(KEYS))), PAYLOAD, messages)
 
 
-async def calm(connection: Admin, names: Names) -> None:
-    """Let the work that bulk loading leaves behind be done before a clock starts."""
+async def vacuum(connection: Admin, names: Names) -> None:
+    """Clean up after bulk loading, before a measurement starts."""
     await connection.execute(names.qualify("vacuum analyze pillarbox_outbox"))
     await connection.execute(names.qualify("vacuum analyze pillarbox_history"))
     await connection.execute("checkpoint")

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from benchmarks.database import URL
-from benchmarks.orders import CUSTOMER, SCHEMA, TOTAL, by_hand, placed
-from benchmarks.write import compared, shop_opened
+from benchmarks.orders import CUSTOMER, SCHEMA, TOTAL, build_event, build_row
+from benchmarks.write import compare_loops, open_shop
 
 __all__ = ["django_models"]
 
@@ -41,12 +41,12 @@ async def django_models() -> None:
         class Meta:
             abstract = True
 
-    class Raising(Columns, AggregateModel):
+    class RaisingOrder(Columns, AggregateModel):
         class Meta:
             app_label = "bench"
             db_table = f'"{SCHEMA}"."orders"'
 
-    class FallbackIdentity(Columns):
+    class PlainOrder(Columns):
         class Meta:
             app_label = "bench"
             db_table = f'"{SCHEMA}"."orders"'
@@ -75,25 +75,27 @@ async def django_models() -> None:
     def ours(ids: list[UUID]) -> None:
         for order_id in ids:
             with transaction.atomic():
-                order = Raising(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL))
-                order.raise_event(placed(order_id))
+                order = RaisingOrder(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL))
+                order.raise_event(build_event(order_id))
                 order.save(force_insert=True)
 
     def bare(ids: list[UUID]) -> None:
         for order_id in ids:
             with transaction.atomic():
-                FallbackIdentity(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)).save(force_insert=True)
-                Row(**_SAME, **by_hand(placed(order_id))._asdict()).save(force_insert=True)
+                PlainOrder(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)).save(force_insert=True)
+                Row(**_SAME, **build_row(build_event(order_id))._asdict()).save(force_insert=True)
 
     # A thread of its own, as in a web server: Django's connections belong to threads, and refuse to be used in a loop.
     with ThreadPoolExecutor(1) as thread:
 
-        def there(work: Callable[..., Any]) -> Any:
+        def in_thread(work: Callable[..., Any]) -> Any:
             return lambda *given: asyncio.get_running_loop().run_in_executor(thread, work, *given)
 
-        async with shop_opened() as shop:
-            await compared("write.django", ours=there(ours), bare=there(bare), shop=shop, wanted=0.85, driver="psycopg")
-            await there(connections.close_all)()
+        async with open_shop() as shop:
+            await compare_loops(
+                "write.django", ours=in_thread(ours), bare=in_thread(bare), shop=shop, target=0.85, driver="psycopg"
+            )
+            await in_thread(connections.close_all)()
 
 
 def _set_up() -> None:

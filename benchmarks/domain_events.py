@@ -1,4 +1,4 @@
-"""An aggregate with one raised event, against an outbox row that a careful person maps and adds by hand."""
+"""An aggregate with one raised event, against an outbox row that is mapped and added by hand."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from benchmarks.database import URL
-from benchmarks.orders import CUSTOMER, SCHEMA, TOTAL, by_hand, placed
-from benchmarks.write import compared, shop_opened
+from benchmarks.orders import CUSTOMER, SCHEMA, TOTAL, build_event, build_row
+from benchmarks.write import compare_loops, open_shop
 from pillarbox import Aggregate, Outbox
 
 __all__ = ["domain_events"]
@@ -56,21 +56,21 @@ class _Row(_Base):
 
 async def domain_events() -> None:
     """`write.domain_events`: an order that raises, in an attached AsyncSession, against a second mapped object."""
-    async with _sessions() as raising, _sessions() as plain, shop_opened() as shop:
+    async with _sessions() as raising, _sessions() as plain, open_shop() as shop:
         _OUTBOX.attach(raising)
 
         async def ours(ids: list[UUID]) -> None:
             for order_id in ids:
                 async with raising.begin() as session:
                     order = _Order(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL))
-                    order.raise_event(placed(order_id))
+                    order.raise_event(build_event(order_id))
                     session.add(order)
 
         async def bare(ids: list[UUID]) -> None:
             for order_id in ids:
                 async with plain.begin() as session:
                     session.add(_Order(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)))
-                    row = by_hand(placed(order_id))._asdict()
+                    row = build_row(build_event(order_id))._asdict()
                     session.add(
                         _Row(
                             destination="default", kind="event", type="orders.placed", topic="orders",
@@ -78,7 +78,7 @@ async def domain_events() -> None:
                         )
                     )  # fmt: skip
 
-        await compared("write.domain_events", ours=ours, bare=bare, shop=shop, wanted=0.85, driver="sqlalchemy")
+        await compare_loops("write.domain_events", ours=ours, bare=bare, shop=shop, target=0.85, driver="sqlalchemy")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a person who asks waits for, on tables that hold millions."""
+"""How long an operator waits for an answer, on tables with millions of rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 import time
 from typing import Final
 
-from benchmarks.database import MESSAGE_ID, PARTITION, PAYLOAD, URL, Admin, calm, tables
-from benchmarks.measuring import at_most, interleaved, report, talk
-from benchmarks.relay.running import store_at
+from benchmarks.comparison import at_most, log, report, run_pairs
+from benchmarks.database import MESSAGE_ID, PARTITION, PAYLOAD, URL, Admin, create_tables, vacuum
+from benchmarks.relay.runner import make_store
 from pillarbox.message import Names
 from pillarbox.operations.monitor import Monitor
 
@@ -22,9 +22,9 @@ _CLOSED: Final = 5_000_000
 _RUNS: Final = 7
 _COMMAND_RUNS: Final = 3
 _SECONDS: Final = 1.0
-"""A command that takes longer is called slow."""
+"""A command that takes longer is reported as slow."""
 _COMMANDS: Final = (("version",), ("status",), ("check",), ("failures",), ("messages", "list"))
-"""The first asks no table: what it takes is the program's own start."""
+"""The first reads no table: it shows how long the program takes to start."""
 
 # Mostly fresh and delivered, with everything else in between: 1,000 retry, 100 hold their key and 1,000 wait behind
 # another; 1,000 have failed, 100 each were skipped and discarded; relays have 2,000 in their hands.
@@ -57,11 +57,11 @@ _COUNT: Final = "select (select count(*) from pillarbox_outbox) + (select count(
 
 
 async def status() -> None:
-    """`monitor.status`: all that `pillarbox status` asks, against the bare `count(*)` of the two tables, in ms."""
-    async with tables("pillarbox_bench_monitor") as (admin, names):
-        talk(f"monitor.status: writing {_OPEN:,} open and {_CLOSED:,} closed messages")
+    """`monitor.status`: all queries of `pillarbox status`, against the bare `count(*)` of the two tables, in ms."""
+    async with create_tables("pillarbox_bench_monitor") as (admin, names):
+        log(f"monitor.status: writing {_OPEN:,} open and {_CLOSED:,} closed messages")
         await _fill(admin, names)
-        store = store_at(names)
+        store = make_store(names)
         await store.open()
         monitor = Monitor(store)
 
@@ -76,29 +76,29 @@ async def status() -> None:
             return 1000 * (time.perf_counter() - began)
 
         try:
-            pairs = await interleaved("monitor.status", ours=ours, bare=bare, runs=_RUNS)
+            pairs = await run_pairs("monitor.status", ours=ours, bare=bare, runs=_RUNS)
         finally:
             await store.close()
         settings = {"runs": _RUNS, "open": _OPEN, "closed": _CLOSED, "seconds_of": await _commands(names)}
-        report("monitor.status", pairs, wanted=at_most(0.5), settings=settings, fields=("ms", "count_ms"))
+        report("monitor.status", pairs, target=at_most(0.5), settings=settings, fields=("ms", "count_ms"))
 
 
 async def _fill(admin: Admin, names: Names) -> None:
     await admin.execute(names.qualify(_FILL), PAYLOAD, _OPEN, timeout=3_600)
     await admin.execute(names.qualify(_FILL_CLOSED), PAYLOAD, _CLOSED, timeout=3_600)
     await admin.execute(names.qualify(_CLAIM))
-    await calm(admin, names)
+    await vacuum(admin, names)
 
 
 async def _commands(names: Names) -> dict[str, float]:
-    """Of each whole command, from its start to its end, the median of a few runs; slow ones are named."""
+    """Return the median seconds of each command over a few runs, and name slow ones."""
     found = {}
     for words in _COMMANDS:
         seconds = statistics.median([await _run(names, *words) for _ in range(_COMMAND_RUNS)])
-        told = " ".join(words)
-        found[told] = round(seconds, 2)
-        word = "as wanted" if seconds < _SECONDS else "SLOW"
-        talk(f"monitor.status: `pillarbox {told}` took {seconds:.2f} s, wanted less than {_SECONDS:g} s: {word}")
+        command = " ".join(words)
+        found[command] = round(seconds, 2)
+        word = "met" if seconds < _SECONDS else "SLOW"
+        log(f"monitor.status: `pillarbox {command}` took {seconds:.2f} s, target less than {_SECONDS:g} s: {word}")
     return found
 
 

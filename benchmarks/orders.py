@@ -1,4 +1,4 @@
-"""What the write benchmarks write: an order, and the event that says it was placed; and the same row by hand."""
+"""What the write benchmarks write: an order, and its event; and the same outbox row built by hand."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pillarbox.message import compute_partition, new_message_id
 
 __all__ = [
     "CUSTOMER",
-    "INSERT_BY_HAND",
     "INSERT_ORDER",
+    "INSERT_ROW",
     "PAYLOAD_BYTES",
     "SCHEMA",
     "TOTAL",
-    "ByHand",
     "OrderPlaced",
+    "OutboxRow",
     "Shop",
-    "by_hand",
+    "build_event",
+    "build_row",
     "order_ids",
-    "placed",
 ]
 
 SCHEMA: Final = "pillarbox_bench_write"
@@ -33,7 +33,7 @@ CUSTOMER: Final = "c-12345"
 TOTAL: Final = "129.90"
 
 INSERT_ORDER: Final = f"insert into {SCHEMA}.orders (id, customer, total) values ($1, $2, $3)"
-INSERT_BY_HAND: Final = f"""
+INSERT_ROW: Final = f"""
     insert into {SCHEMA}.pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload,
                                            content_type, source, correlation_id, event_time)
     values ($1, 'default', $2, 'event', 'orders.placed', 'orders', $3, $4, 'application/json', '/shop', $5, $6)"""
@@ -49,7 +49,7 @@ class Item(msgspec.Struct, frozen=True):
 
 @event("orders.placed", topic="orders", key="order_id")
 class OrderPlaced(msgspec.Struct, frozen=True):
-    """Somebody has bought something."""
+    """An order was placed."""
 
     order_id: UUID
     customer: str
@@ -64,21 +64,21 @@ _PLACED_AT: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
 def order_ids(count: int) -> list[UUID]:
-    """The same ones for every slice, so that the rows of any two can be compared."""
+    """Return ids that are the same for every slice, so that the rows of any two can be compared."""
     numbers = random.Random(count)
     return [UUID(int=numbers.getrandbits(128)) for _ in range(count)]
 
 
-def placed(order_id: UUID) -> OrderPlaced:
-    """The event of one order."""
+def build_event(order_id: UUID) -> OrderPlaced:
+    """Build the event of one order."""
     return OrderPlaced(order_id, CUSTOMER, TOTAL, "EUR", _ITEMS, _PLACED_AT)
 
 
-PAYLOAD_BYTES: Final = len(msgspec.json.encode(placed(UUID(int=0))))
+PAYLOAD_BYTES: Final = len(msgspec.json.encode(build_event(UUID(int=0))))
 
 
-class ByHand(NamedTuple):
-    """Those values of an outbox row that differ from message to message, in the order of `INSERT_BY_HAND`."""
+class OutboxRow(NamedTuple):
+    """The values of an outbox row that differ from message to message, in the order of `INSERT_ROW`."""
 
     message_id: UUID
     partition: int
@@ -88,10 +88,10 @@ class ByHand(NamedTuple):
     event_time: datetime
 
 
-def by_hand(event: OrderPlaced) -> ByHand:
-    """What a careful person works out for the row that `publish` writes, and nothing more."""
+def build_row(event: OrderPlaced) -> OutboxRow:
+    """Build by hand the row that `publish` writes, and nothing more."""
     message_id, key = new_message_id(), str(event.order_id)
-    return ByHand(
+    return OutboxRow(
         message_id,
         compute_partition(key, message_id),
         key,
@@ -102,22 +102,22 @@ def by_hand(event: OrderPlaced) -> ByHand:
 
 
 class Shop:
-    """The tables that are written to, seen from a connection of their own."""
+    """The tables that are written to, checked over a connection of their own."""
 
     def __init__(self, admin: asyncpg.Connection[Any]) -> None:
         self._admin = admin
         self._digests: set[str] = set()
 
     async def open(self) -> None:
-        """Make the business table."""
+        """Create the business table."""
         await self._admin.execute(f"create table {SCHEMA}.orders (id uuid primary key, customer text, total numeric)")
 
     async def empty(self) -> None:
-        """Let each slice begin with empty tables."""
+        """Empty the tables, before each slice."""
         await self._admin.execute(f"truncate {SCHEMA}.pillarbox_outbox, {SCHEMA}.orders")
 
     async def check(self, *, messages: int, orders: int) -> None:
-        """Both tables hold what they should, and the outbox what it held after every earlier slice."""
+        """Check that both tables hold what they should, and the outbox the same as after every earlier slice."""
         assert await self._admin.fetchval(f"select count(*) from {SCHEMA}.orders") == orders
         row = await self._admin.fetchrow(_DIGEST)
         assert row is not None

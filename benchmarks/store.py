@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import asyncpg
 
-from benchmarks.database import URL, fill, tables
-from benchmarks.measuring import at_least, compare
+from benchmarks.comparison import at_least, compare
+from benchmarks.database import URL, create_tables, fill
 from pillarbox.contracts.store import Claim, Cursor, Fence, RelayInfo, Settlement, Store
 from pillarbox.message import PARTITIONS, Names
 from pillarbox.stores.postgres.store import PostgresStore
 
-__all__ = ["BATCH", "bare_loop", "drain", "rotated", "store_loop"]
+__all__ = ["BATCH", "bare_loop", "drain", "rotate", "store_loop"]
 
 _MESSAGES: Final = 200_000
 BATCH: Final = 1_000
@@ -48,7 +48,7 @@ _PINS: Final = """set enable_seqscan = off; set enable_bitmapscan = off; set ena
 
 async def drain() -> None:
     """`store.drain`: 200,000 messages, batches of 1,000, 64 partitions, full history."""
-    async with tables("pillarbox_bench_store") as (admin, names):
+    async with create_tables("pillarbox_bench_store") as (admin, names):
 
         async def ours() -> float:
             await fill(admin, names, messages=_MESSAGES)
@@ -59,11 +59,11 @@ async def drain() -> None:
             return await bare_loop(names)
 
         settings = {"messages": _MESSAGES, "batch": BATCH, "partitions": PARTITIONS, "history": "full"}
-        await compare("store.drain", ours=ours, bare=bare, wanted=at_least(0.75), settings=settings)
+        await compare("store.drain", ours=ours, bare=bare, target=at_least(0.75), settings=settings)
 
 
 async def store_loop(store: Store, *, expected: int) -> float:
-    """Read, claim and settle, one batch after the other, with nobody to send to."""
+    """Read, claim and settle, one batch after the other, without sending."""
     await store.open()
     relay = RelayInfo(
         relay_id=uuid4(), service="bench", host="", pid=0, version="", destinations=["default"], reachable=["default"]
@@ -87,7 +87,7 @@ async def _claim_and_settle(store: Store, fence: Fence) -> int:
         reading = await store.read("default", partitions=order, cursor=cursor, limit=BATCH)
         if not reading.messages:
             return settled
-        number, cursor, order = number + 1, reading.cursor, rotated(order)
+        number, cursor, order = number + 1, reading.cursor, rotate(order)
         ids = [message.id for message in reading.messages]
         own = fence.narrow({message.partition for message in reading.messages})
         await store.claim(own, Claim(number, ids))
@@ -96,7 +96,7 @@ async def _claim_and_settle(store: Store, fence: Fence) -> int:
 
 
 async def bare_loop(names: Names, *, expected: int = _MESSAGES) -> float:
-    """What nobody can beat: read rows, delete them into history, on one connection."""
+    """Read rows and move them into the history, on one connection: the ceiling."""
     connection: asyncpg.Connection[Any] = await asyncpg.connect(URL)
     await connection.execute(_PINS)
     read, settle = names.qualify(_READ), names.qualify(_SETTLE)
@@ -105,7 +105,7 @@ async def bare_loop(names: Names, *, expected: int = _MESSAGES) -> float:
     while rows := await connection.fetch(read, order, [low[p] for p in order], BATCH // 8, BATCH):
         for row in rows:
             low[row[3]] = row[0]
-        order = rotated(order)
+        order = rotate(order)
         await connection.execute(settle, [row[0] for row in rows])
         settled += len(rows)
     elapsed = time.perf_counter() - started
@@ -114,6 +114,6 @@ async def bare_loop(names: Names, *, expected: int = _MESSAGES) -> float:
     return settled / elapsed
 
 
-def rotated(order: Sequence[int]) -> list[int]:
-    """Other lanes first."""
+def rotate(order: Sequence[int]) -> list[int]:
+    """Put other lanes first."""
     return [*order[8:], *order[:8]]

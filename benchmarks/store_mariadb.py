@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 
+from benchmarks.comparison import at_least, compare
 from benchmarks.database import KEYS, PAYLOAD
-from benchmarks.measuring import at_least, compare
-from benchmarks.store import BATCH, rotated, store_loop
+from benchmarks.store import BATCH, rotate, store_loop
 from pillarbox.message import PARTITIONS, Names
 from pillarbox.stores.mariadb.connection import connect
 from pillarbox.stores.mariadb.schema import MariadbSchema
@@ -63,12 +63,12 @@ async def drain() -> None:
             return await asyncio.to_thread(_bare_loop, names)
 
         settings = {"messages": _MESSAGES, "batch": BATCH, "partitions": PARTITIONS, "history": "full"}
-        await compare("store.drain_mariadb", ours=ours, bare=bare, wanted=at_least(0.6), settings=settings)
+        await compare("store.drain_mariadb", ours=ours, bare=bare, target=at_least(0.6), settings=settings)
 
 
 @asynccontextmanager
 async def _tables(names: Names) -> AsyncIterator[Names]:
-    """Freshly made tables in a database of their own; all of it goes afterwards."""
+    """Create the tables in a database of their own, and drop it afterwards."""
     drop = f"drop database if exists `{names.schema}`"
     await asyncio.to_thread(_run, drop)
     try:
@@ -94,7 +94,7 @@ def _fill(names: Names) -> None:
 
 
 def _bare_loop(names: Names) -> float:
-    """What nobody can beat: read rows, copy them into history and delete them, on one connection."""
+    """Read rows, copy them into history and delete them, on one connection: the ceiling."""
     read, keep, close = (names.qualify(sql, quote="`") for sql in (_READ, _KEEP, _CLOSE))
     low, order, settled, empty = dict.fromkeys(range(PARTITIONS), 0), list(range(PARTITIONS)), 0, 0
     with closing(connect(parse_store_url(URL).dsn, timeout=_TIMEOUT)) as connection, connection.cursor() as cursor:
@@ -103,7 +103,7 @@ def _bare_loop(names: Names) -> float:
             values: list[Any] = [value for lane in order[:_LANES] for value in (lane, low[lane], BATCH // _LANES)]
             cursor.execute(" union all ".join([read] * _LANES), values)
             rows = cursor.fetchall()
-            order = rotated(order)
+            order = rotate(order)
             empty = 0 if rows else empty + 1
             if not rows:
                 continue

@@ -1,13 +1,13 @@
-"""What it costs a relay to be watched."""
+"""The cost of metrics in a relay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.database import KEYS, fill, tables
-from benchmarks.measuring import Rate, at_least, compare
-from benchmarks.relay.running import SETTINGS, drained, store_at
+from benchmarks.comparison import Rate, at_least, compare
+from benchmarks.database import KEYS, create_tables, fill
+from benchmarks.relay.runner import SETTINGS, drain_store, make_store
 from pillarbox.operations.prometheus import PrometheusTelemetry
 from pillarbox.telemetry import Telemetry
 
@@ -20,17 +20,17 @@ _SLICES: Final = 5
 
 async def metrics() -> None:
     """`telemetry.metrics`: the drain of `relay.drain` with every message counted and timed, against with none."""
-    async with tables("pillarbox_bench_metrics") as (admin, names):
+    async with create_tables("pillarbox_bench_metrics") as (admin, names):
 
         def with_telemetry(made: Callable[[], Telemetry]) -> Rate:
             async def rate() -> float:
                 await fill(admin, names, messages=_MESSAGES)
-                return await drained(store_at(names), messages=_MESSAGES, telemetry=made())
+                return await drain_store(make_store(names), messages=_MESSAGES, telemetry=made())
 
             return rate
 
         settings = {"messages": _MESSAGES, "keys": KEYS, "store": "postgresql"} | SETTINGS
         await compare(
             "telemetry.metrics", ours=with_telemetry(PrometheusTelemetry), bare=with_telemetry(Telemetry),
-            wanted=at_least(0.95), settings=settings, runs=_RUNS, slices=_SLICES,
+            target=at_least(0.95), settings=settings, runs=_RUNS, slices=_SLICES,
         )  # fmt: skip

@@ -16,28 +16,28 @@ from sqlalchemy import Numeric, make_url, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from benchmarks.database import URL, tables
-from benchmarks.measuring import at_least, compare
+from benchmarks.comparison import at_least, compare
+from benchmarks.database import URL, create_tables
 from benchmarks.orders import (
     CUSTOMER,
-    INSERT_BY_HAND,
     INSERT_ORDER,
+    INSERT_ROW,
     PAYLOAD_BYTES,
     SCHEMA,
     TOTAL,
-    ByHand,
+    OutboxRow,
     Shop,
-    by_hand,
+    build_event,
+    build_row,
     order_ids,
-    placed,
 )
 from pillarbox import Outbox
 
-__all__ = ["compared", "in_bulk", "shop_opened", "with_asyncpg", "with_psycopg", "with_sqlalchemy"]
+__all__ = ["compare_loops", "in_bulk", "open_shop", "with_asyncpg", "with_psycopg", "with_sqlalchemy"]
 
 _OUTBOX: Final = Outbox(routes="default", source="/shop", schema=SCHEMA)
 _TRANSACTIONS: Final = 25
-"""In a slice: few, so that the next slice, of the other kind, meets the same weather."""
+"""In a slice: few, so that the next slice, of the other side, runs under the same conditions."""
 _SLICES: Final = 40
 _BULK: Final = 10_000
 _CALLS: Final = 5
@@ -46,8 +46,8 @@ Loop = Callable[[list[UUID]], Awaitable[None]]
 """Writes one order and one message per id."""
 
 
-async def compared(name: str, *, ours: Loop, bare: Loop, shop: Shop, driver: str, wanted: float = 0.9) -> None:
-    """Print the line of one way of writing. Both loops must leave the same rows."""
+async def compare_loops(name: str, *, ours: Loop, bare: Loop, shop: Shop, driver: str, target: float = 0.9) -> None:
+    """Compare two ways of writing, and print the line. Both must leave the same rows."""
     ids = order_ids(_TRANSACTIONS)
 
     async def slice_of(loop: Loop) -> float:
@@ -60,15 +60,15 @@ async def compared(name: str, *, ours: Loop, bare: Loop, shop: Shop, driver: str
 
     settings = {"transactions": _TRANSACTIONS * _SLICES, "payload_bytes": PAYLOAD_BYTES, "driver": driver}
     await compare(
-        name, ours=lambda: slice_of(ours), bare=lambda: slice_of(bare), wanted=at_least(wanted),
+        name, ours=lambda: slice_of(ours), bare=lambda: slice_of(bare), target=at_least(target),
         settings=settings, slices=_SLICES,
     )  # fmt: skip
 
 
 @asynccontextmanager
-async def shop_opened() -> AsyncIterator[Shop]:
-    """Tables of our own, and an empty shop."""
-    async with tables(SCHEMA) as (admin, _):
+async def open_shop() -> AsyncIterator[Shop]:
+    """Create the tables, and yield an empty shop."""
+    async with create_tables(SCHEMA) as (admin, _):
         shop = Shop(admin)
         await shop.open()
         yield shop
@@ -79,22 +79,22 @@ async def shop_opened() -> AsyncIterator[Shop]:
 
 async def with_asyncpg() -> None:
     """`write.asyncpg`: `async with connection.transaction()`, an order, a message."""
-    async with shop_opened() as shop:
+    async with open_shop() as shop:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(URL)
 
         async def ours(ids: list[UUID]) -> None:
             for order_id in ids:
                 async with connection.transaction():
                     await connection.execute(INSERT_ORDER, order_id, CUSTOMER, Decimal(TOTAL))
-                    await _OUTBOX.publish(connection, placed(order_id))
+                    await _OUTBOX.publish(connection, build_event(order_id))
 
         async def bare(ids: list[UUID]) -> None:
             for order_id in ids:
                 async with connection.transaction():
                     await connection.execute(INSERT_ORDER, order_id, CUSTOMER, Decimal(TOTAL))
-                    await connection.execute(INSERT_BY_HAND, *by_hand(placed(order_id)))
+                    await connection.execute(INSERT_ROW, *build_row(build_event(order_id)))
 
-        await compared("write.asyncpg", ours=ours, bare=bare, shop=shop, driver="asyncpg")
+        await compare_loops("write.asyncpg", ours=ours, bare=bare, shop=shop, driver="asyncpg")
         await connection.close()
 
 
@@ -103,30 +103,30 @@ async def with_asyncpg() -> None:
 
 async def with_psycopg() -> None:
     """`write.psycopg`: the same, synchronously: `with connection.transaction()`."""
-    insert_order, insert_by_hand = (re.sub(r"\$\d", "%s", sql) for sql in (INSERT_ORDER, INSERT_BY_HAND))
-    async with shop_opened() as shop:
+    insert_order, insert_by_hand = (re.sub(r"\$\d", "%s", sql) for sql in (INSERT_ORDER, INSERT_ROW))
+    async with open_shop() as shop:
         with psycopg.connect(URL) as connection:
 
             async def ours(ids: list[UUID]) -> None:
                 for order_id in ids:
                     with connection.transaction():
                         connection.execute(insert_order, (order_id, CUSTOMER, TOTAL))
-                        _OUTBOX.publish(connection, placed(order_id))
+                        _OUTBOX.publish(connection, build_event(order_id))
 
             async def bare(ids: list[UUID]) -> None:
                 for order_id in ids:
                     with connection.transaction():
                         connection.execute(insert_order, (order_id, CUSTOMER, TOTAL))
-                        connection.execute(insert_by_hand, by_hand(placed(order_id)))
+                        connection.execute(insert_by_hand, build_row(build_event(order_id)))
 
-            await compared("write.psycopg", ours=ours, bare=bare, shop=shop, driver="psycopg")
+            await compare_loops("write.psycopg", ours=ours, bare=bare, shop=shop, driver="psycopg")
 
 
 # --- SQLAlchemy ----------------------------------------------------------------------------------
 
 
 class _Mapped(DeclarativeBase):
-    """What SQLAlchemy wants mapped classes to have in common."""
+    """The base of mapped classes."""
 
 
 class _Order(_Mapped):
@@ -143,22 +143,22 @@ async def with_sqlalchemy() -> None:
     """`write.sqlalchemy`: a session per transaction, a mapped order, a message."""
     engine = create_async_engine(make_url(URL).set(drivername="postgresql+asyncpg"))
     sessions = async_sessionmaker(engine)
-    insert_by_hand = text(re.sub(r"\$(\d)", lambda mark: f":{ByHand._fields[int(mark[1]) - 1]}", INSERT_BY_HAND))
+    insert_by_hand = text(re.sub(r"\$(\d)", lambda mark: f":{OutboxRow._fields[int(mark[1]) - 1]}", INSERT_ROW))
 
     async def ours(ids: list[UUID]) -> None:
         for order_id in ids:
             async with sessions.begin() as session:
                 session.add(_Order(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)))
-                await _OUTBOX.publish(session, placed(order_id))
+                await _OUTBOX.publish(session, build_event(order_id))
 
     async def bare(ids: list[UUID]) -> None:
         for order_id in ids:
             async with sessions.begin() as session:
                 session.add(_Order(id=order_id, customer=CUSTOMER, total=Decimal(TOTAL)))
-                await session.execute(insert_by_hand, by_hand(placed(order_id))._asdict())
+                await session.execute(insert_by_hand, build_row(build_event(order_id))._asdict())
 
-    async with shop_opened() as shop:
-        await compared("write.sqlalchemy", ours=ours, bare=bare, shop=shop, driver="sqlalchemy")
+    async with open_shop() as shop:
+        await compare_loops("write.sqlalchemy", ours=ours, bare=bare, shop=shop, driver="sqlalchemy")
         await engine.dispose()
 
 
@@ -175,8 +175,8 @@ _UNNEST: Final = f"""
 
 async def in_bulk() -> None:
     """`write.bulk`: 10,000 events in one `publish`, against the same rows, already prepared, in one INSERT."""
-    events = [placed(order_id) for order_id in order_ids(_BULK)]
-    async with shop_opened() as shop:
+    events = [build_event(order_id) for order_id in order_ids(_BULK)]
+    async with open_shop() as shop:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(URL)
 
         async def timed(write: Callable[[], Awaitable[object]]) -> float:
@@ -192,9 +192,9 @@ async def in_bulk() -> None:
             return await timed(lambda: _OUTBOX.publish(connection, events))
 
         async def bare() -> float:
-            arrays = [list(column) for column in zip(*map(by_hand, events), strict=True)]
+            arrays = [list(column) for column in zip(*map(build_row, events), strict=True)]
             return await timed(lambda: connection.execute(_UNNEST, *arrays))
 
         settings = {"messages": _BULK, "payload_bytes": PAYLOAD_BYTES, "driver": "asyncpg"}
-        await compare("write.bulk", ours=ours, bare=bare, wanted=at_least(0.5), settings=settings, slices=_CALLS)
+        await compare("write.bulk", ours=ours, bare=bare, target=at_least(0.5), settings=settings, slices=_CALLS)
         await connection.close()

@@ -1,1 +1,1 @@
-"""The relay and a real broker, against a straight line from the table to the broker's own client."""
+"""The relay and a real broker, against a bare loop from the table to the broker's own client."""

@@ -1,4 +1,4 @@
-"""What a broker must bring to be measured: its bare client, and a far side that can be emptied."""
+"""What a benchmark needs of a broker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from uuid import UUID
 
 from pillarbox.contracts.transport import Transport
 
-__all__ = ["Broker", "Row", "written_out"]
+__all__ = ["Broker", "Row", "make_attribute_builder"]
 
 
 class Row(NamedTuple):
-    """What a straight line reads of a message, in the order of its columns."""
+    """The columns of a message that the bare loop reads, in their order."""
 
     id: int
     message_id: UUID
@@ -29,32 +29,32 @@ class Row(NamedTuple):
 
 
 class Broker(Protocol):
-    """One broker. Everything it makes there is its own, and gone when it is closed."""
+    """A broker to send to. It makes its own queue or stream, and removes it when it is closed."""
 
     name: str
-    """As in `make bench ONLY=…`."""
+    """Its name in `make bench ONLY=…`."""
     messages: int
-    """How many a run delivers: some seconds' worth."""
+    """How many messages a run delivers: enough for some seconds."""
 
     async def open(self) -> None:
-        """Connect the bare client, and make the place where messages go."""
+        """Connect the bare client, and create the queue or stream."""
 
     async def close(self) -> None:
-        """Remove that place, and disconnect."""
+        """Delete it, and disconnect."""
 
     async def send(self, rows: Sequence[Row]) -> None:
         """All of them at once, by the bare client, with the safety that the transport has; raises unless the broker
         acknowledged every one. The records are those that the transport sends."""
 
     async def empty(self) -> None:
-        """Let go of what has arrived, so that nothing fills up; raises if there is not the expected number."""
+        """Remove what has arrived, so that nothing fills up."""
 
     def transport(self) -> Transport:
-        """Ours, with default settings, to the same place."""
+        """Return our transport to the same queue or stream, with default settings."""
 
 
-def written_out(prefix: str) -> Callable[[Row], dict[str, str]]:
-    """Makes the CloudEvents attributes of a row as somebody would who writes them out by hand."""
+def make_attribute_builder(prefix: str) -> Callable[[Row], dict[str, str]]:
+    """Return a function that builds the CloudEvents attributes of a row, as one would write it by hand."""
     version, id_, source, type_, time, key, correlation, topic, kind = (
         f"{prefix}{name}"
         for name in ("specversion", "id", "source", "type", "time", "partitionkey", "correlationid", "topic", "kind")

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, Producer
 
-from benchmarks.brokers.broker import Row, written_out
-from benchmarks.brokers.running import measured
+from benchmarks.brokers.broker import Row, make_attribute_builder
+from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
 __all__ = ["kafka"]
 
-_attributes: Final = written_out("ce_")
+_attributes: Final = make_attribute_builder("ce_")
 _CLUSTER: Final = """
 import sys
-from tests.kafka_cluster import KafkaCluster
+from tests.support.kafka_cluster import KafkaCluster
 
 with KafkaCluster() as cluster:
     cluster.create("orders", partitions=6)
@@ -30,7 +30,7 @@ with KafkaCluster() as cluster:
 
 
 class Kafka:
-    """One broker, six partitions. It drops what is old by itself, so it need not be emptied."""
+    """One broker with six partitions. It drops old messages by itself."""
 
     name = "kafka"
     messages = 60_000
@@ -86,4 +86,4 @@ class Kafka:
 
 async def kafka() -> None:
     """`kafka`."""
-    await measured(Kafka())
+    await measure(Kafka())

@@ -1,4 +1,4 @@
-"""NATS: nats-py's JetStream publishes, all of a window on their way before the first is waited for."""
+"""NATS: nats-py's JetStream publishes, all of a window sent before the first answer is awaited."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import StorageType
 
-from benchmarks.brokers.broker import Row, written_out
-from benchmarks.brokers.running import measured
+from benchmarks.brokers.broker import Row, make_attribute_builder
+from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
 __all__ = ["nats"]
 
 URL: Final = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
-_attributes: Final = written_out("ce-")
+_attributes: Final = make_attribute_builder("ce-")
 
 
 class Nats:
@@ -71,4 +71,4 @@ class Nats:
 
 async def nats() -> None:
     """`nats`."""
-    await measured(Nats())
+    await measure(Nats())

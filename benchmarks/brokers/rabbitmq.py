@@ -1,4 +1,4 @@
-"""RabbitMQ: aio-pika's publishes with confirms, all of a window on their way before the first is waited for."""
+"""RabbitMQ: aio-pika's publishes with confirms, all of a window sent before the first confirm is awaited."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import aio_pika
 from aio_pika import DeliveryMode, ExchangeType, Message
 from aio_pika.abc import AbstractConnection, AbstractExchange, AbstractQueue
 
-from benchmarks.brokers.broker import Row, written_out
-from benchmarks.brokers.running import measured
+from benchmarks.brokers.broker import Row, make_attribute_builder
+from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
 __all__ = ["rabbitmq"]
 
 URL: Final = os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672/")
-_attributes: Final = written_out("cloudEvents:")
+_attributes: Final = make_attribute_builder("cloudEvents:")
 
 
 class Rabbitmq:
@@ -77,4 +77,4 @@ class Rabbitmq:
 
 async def rabbitmq() -> None:
     """`rabbitmq`."""
-    await measured(Rabbitmq())
+    await measure(Rabbitmq())

@@ -1,4 +1,4 @@
-"""Redis: redis-py's pipeline of XADD, which nothing repeats."""
+"""Redis: redis-py's pipeline of XADD, without retries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from redis.asyncio import Redis as Client
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from benchmarks.brokers.broker import Row, written_out
-from benchmarks.brokers.running import measured
+from benchmarks.brokers.broker import Row, make_attribute_builder
+from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
 __all__ = ["redis"]
 
 URL: Final = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
-_attributes: Final = written_out("ce-")
+_attributes: Final = make_attribute_builder("ce-")
 
 
 class Redis:
@@ -61,4 +61,4 @@ class Redis:
 
 async def redis() -> None:
     """`redis`."""
-    await measured(Redis())
+    await measure(Redis())

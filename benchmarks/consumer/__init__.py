@@ -1,1 +1,1 @@
-"""The consumer with its inbox, against the broker's bare client that inserts and commits, and remembers nothing."""
+"""The consumer with its inbox, against the broker's bare client that inserts and commits without an inbox."""

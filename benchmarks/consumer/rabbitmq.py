@@ -7,9 +7,7 @@ from typing import Final
 import aio_pika
 
 from benchmarks.brokers.rabbitmq import URL, Rabbitmq
-from benchmarks.consumer.running import measured, orders
-from benchmarks.consumer.source import Handle
-from benchmarks.consumer.workers import Workers
+from benchmarks.consumer.runner import Handle, Workers, build_orders, measure
 from pillarbox.brokers.factory import receiver_from_url
 from pillarbox.contracts.receiver import Receiver
 
@@ -24,26 +22,26 @@ class RabbitmqSource(Rabbitmq):
 
     async def fill(self, messages: int) -> None:
         await self.empty()
-        await self.send(orders(messages))
+        await self.send(build_orders(messages))
 
     def receiver(self) -> Receiver:
         return receiver_from_url(URL, options={"queue": self._name})
 
     async def bare(self, handle: Handle, *, messages: int, concurrency: int) -> None:
-        async def handled(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        async def handle_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             await handle(message.body)
             await message.ack()
 
         connection = await aio_pika.connect(URL)
-        async with connection, Workers(handled, messages=messages, concurrency=concurrency) as workers:
+        async with connection, Workers(handle_message, messages=messages, concurrency=concurrency) as workers:
             channel = await connection.channel()
             await channel.set_qos(prefetch_count=_PREFETCH)
             queue = await channel.get_queue(self._name)
             tag = await queue.consume(workers.put)
-            await workers.done()
+            await workers.wait_until_done()
             await queue.cancel(tag)
 
 
 async def rabbitmq() -> None:
     """`consumer.rabbitmq`."""
-    await measured(RabbitmqSource())
+    await measure(RabbitmqSource())

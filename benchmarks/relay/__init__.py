@@ -1,1 +1,1 @@
-"""The whole relay: against bare loops, and against itself under a burden."""
+"""The whole relay: against bare loops, and against itself under load."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from benchmarks.database import KEYS, URL, Admin, calm, empty, fill, insert, tables
-from benchmarks.measuring import Pair, at_least, interleaved, report, talk
-from benchmarks.relay.running import SETTINGS, delivering, relay_over, store_at
-from benchmarks.relay.transports import NoOp, Tally
-from benchmarks.relay.writers import writing
+from benchmarks.comparison import Pair, at_least, log, report, run_pairs
+from benchmarks.database import KEYS, URL, Admin, create_tables, empty, fill, insert, vacuum
+from benchmarks.relay.runner import SETTINGS, make_relay, make_store, measure_rate
+from benchmarks.relay.transports import DeliveryCounter, NoOpTransport
+from benchmarks.relay.writers import run_writers
 from pillarbox.message import Names
 
 __all__ = ["Minute", "churn", "pinned", "pinned_writer"]
@@ -24,7 +24,7 @@ __all__ = ["Minute", "churn", "pinned", "pinned_writer"]
 _SECONDS: Final = 60
 _EDGE: Final = 10
 _SHARE: Final = 0.42
-"""Of the drain's pace: that much is written. 0.4 is asked for, and pacing loses a little."""
+"""The share of the drain rate that is written. The aim is 0.4, and pacing loses a little."""
 _PER_TRANSACTION: Final = 100
 _WRITERS: Final = 2
 _BURST: Final = 100_000
@@ -34,12 +34,12 @@ Pin = Callable[[Names], AbstractAsyncContextManager[None]]
 
 
 class Minute(msgspec.Struct, frozen=True):
-    """What was written and delivered by the end of each second, counted from its beginning."""
+    """What was written and delivered by the end of each second of a run."""
 
     written: list[int]
     delivered: list[int]
     burst: float
-    """The pace at which a burst on top of it was delivered at the end."""
+    """The rate at which a burst was delivered at the end."""
     dead: int
     """Dead rows in the outbox at the end, as the server counts them."""
 
@@ -58,17 +58,17 @@ class Minute(msgspec.Struct, frozen=True):
 
     @property
     def is_bounded(self) -> bool:
-        """In the end no more waits than was written in two seconds."""
+        """Whether no more messages wait in the end than were written in two seconds."""
         return statistics.median(self.backlog[-_EDGE:]) <= 2 * self.written[-1] / len(self.written)
 
 
 async def churn() -> None:
     """`relay.churn`: a minute of writing at 0.4 of the drain's pace; its last ten seconds against its first ten."""
-    async with tables("pillarbox_bench_churn") as (admin, names):
+    async with create_tables("pillarbox_bench_churn") as (admin, names):
         pace = await _drain_pace(admin, names)
         minutes = [await _minute(admin, names, pace, _unpinned) for _ in range(_RUNS)]
         pairs = [Pair(minute.last(_EDGE), minute.first(_EDGE)) for minute in minutes]
-        _report("relay.churn", pairs, minutes, pace=pace, wanted=0.9)
+        _report("relay.churn", pairs, minutes, pace=pace, target=0.9)
 
 
 async def pinned() -> None:
@@ -83,44 +83,44 @@ async def pinned_writer() -> None:
 
 async def _compare(name: str, pin: Pin) -> None:
     minutes: dict[Pin, list[Minute]] = {pin: [], _unpinned: []}
-    async with tables("pillarbox_bench_pinned") as (admin, names):
+    async with create_tables("pillarbox_bench_pinned") as (admin, names):
         pace = await _drain_pace(admin, names)
 
         async def run(how: Pin) -> float:
             minutes[how].append(await _minute(admin, names, pace, how))
             return minutes[how][-1].last(_SECONDS // 2)
 
-        pairs = await interleaved(name, ours=lambda: run(pin), bare=lambda: run(_unpinned), runs=_RUNS)
-        _report(name, pairs, minutes[pin], pace=pace, wanted=0.8, against=minutes[_unpinned])
+        pairs = await run_pairs(name, ours=lambda: run(pin), bare=lambda: run(_unpinned), runs=_RUNS)
+        _report(name, pairs, minutes[pin], pace=pace, target=0.8, against=minutes[_unpinned])
 
 
 async def _drain_pace(admin: Admin, names: Names) -> float:
     paces = []
     for _ in range(3):
         await fill(admin, names, messages=_BURST)
-        paces.append(await delivering(names, messages=_BURST))
+        paces.append(await measure_rate(names, messages=_BURST))
     return statistics.median(paces)
 
 
 async def _minute(admin: Admin, names: Names, pace: float, pin: Pin) -> Minute:
-    """One minute of it, with the pin in place before the first message."""
+    """Run one minute, with the pin in place before the first message."""
     await empty(admin, names)
-    await calm(admin, names)
-    tally = Tally()
-    async with pin(names), relay_over(store_at(names), default=NoOp(tally)):
-        pressure = writing(names, writers=_WRITERS, per_transaction=_PER_TRANSACTION, per_second=_SHARE * pace)
+    await vacuum(admin, names)
+    counter = DeliveryCounter()
+    async with pin(names), make_relay(make_store(names), default=NoOpTransport(counter)):
+        pressure = run_writers(names, writers=_WRITERS, per_transaction=_PER_TRANSACTION, per_second=_SHARE * pace)
         async with pressure as written:
             await asyncio.sleep(1)
-            seconds = await _watched(lambda: (written.messages, tally.arrived))
-        burst = await _burst(admin, names, tally, written.messages)
+            seconds = await _count_per_second(lambda: (written.messages, counter.arrived))
+        burst = await _burst(admin, names, counter, written.messages)
         dead = await admin.fetchval(
             "select n_dead_tup from pg_stat_user_tables where relid = $1::regclass", names.table("outbox")
         )
     return Minute([w for w, _ in seconds], [d for _, d in seconds], burst, dead)
 
 
-async def _watched(look: Callable[[], tuple[int, int]]) -> list[tuple[int, int]]:
-    """What was written and delivered in each second's course."""
+async def _count_per_second(look: Callable[[], tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return what was written and delivered by the end of each second."""
     began, (written, delivered), seconds = time.perf_counter(), look(), []
     for second in range(1, _SECONDS + 1):
         await asyncio.sleep(max(0.0, began + second - time.perf_counter()))
@@ -129,17 +129,17 @@ async def _watched(look: Callable[[], tuple[int, int]]) -> list[tuple[int, int]]
     return seconds
 
 
-async def _burst(admin: Admin, names: Names, tally: Tally, written: int) -> float:
-    """The pace of a burst, once everything else has arrived: what the relay could do, not what it was given to do."""
-    await _arrived(tally, written)
+async def _burst(admin: Admin, names: Names, counter: DeliveryCounter, written: int) -> float:
+    """Measure the rate of a burst, once everything else has arrived: it shows what the relay can do."""
+    await _wait_for(counter, written)
     await insert(admin, names, messages=_BURST)
     began = time.perf_counter()
-    await _arrived(tally, written + _BURST)
+    await _wait_for(counter, written + _BURST)
     return _BURST / (time.perf_counter() - began)
 
 
-async def _arrived(tally: Tally, messages: int) -> None:
-    while tally.arrived < messages:
+async def _wait_for(counter: DeliveryCounter, messages: int) -> None:
+    while counter.arrived < messages:
         await asyncio.sleep(0.01)
 
 
@@ -153,20 +153,20 @@ async def _unpinned(names: Names) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _reader(names: Names) -> AsyncIterator[None]:
-    """A report that keeps its snapshot: no row that is deleted from now on may be cleaned away."""
-    async with _held(names, "select count(*) from pillarbox_history", isolation="repeatable_read"):
+    """Keep a snapshot open, as a long report does: vacuum cannot remove rows that are deleted from now on."""
+    async with _hold_transaction(names, "select count(*) from pillarbox_history", isolation="repeatable_read"):
         yield
 
 
 @asynccontextmanager
 async def _writer(names: Names) -> AsyncIterator[None]:
-    """A transaction that has written and does not commit."""
-    async with _held(names, _ONE_ORDER, isolation="read_committed"):
+    """Keep a transaction open that has written a message."""
+    async with _hold_transaction(names, _ONE_ORDER, isolation="read_committed"):
         yield
 
 
 @asynccontextmanager
-async def _held(names: Names, statement: str, *, isolation: Any) -> AsyncIterator[None]:
+async def _hold_transaction(names: Names, statement: str, *, isolation: Any) -> AsyncIterator[None]:
     connection = await asyncpg.connect(URL)
     transaction = connection.transaction(isolation=isolation)
     await transaction.start()
@@ -193,26 +193,26 @@ def _report(
     minutes: list[Minute],
     *,
     pace: float,
-    wanted: float,
+    target: float,
     against: list[Minute] | None = None,
 ) -> None:
     latest = minutes[-1]
-    told: dict[str, object] = {
+    details: dict[str, object] = {
         "runs": _RUNS, "seconds": _SECONDS, "keys": KEYS, "per_transaction": _PER_TRANSACTION,
         "drain": round(pace), "written": round(statistics.median(m.written[-1] / _SECONDS for m in minutes)),
         "most_waiting": max(max(m.backlog) for m in minutes), "bounded": all(m.is_bounded for m in minutes),
         "burst": round(statistics.median(m.burst for m in minutes)), "dead_rows": max(m.dead for m in minutes),
     }  # fmt: skip
     if against is not None:
-        told["burst_ratio"] = round(
+        details["burst_ratio"] = round(
             statistics.median(m.burst / a.burst for m, a in zip(minutes, against, strict=True)), 3
         )
-        told["curve_against"] = against[-1].per_second(against[-1].delivered)
-    told |= {
+        details["curve_against"] = against[-1].per_second(against[-1].delivered)
+    details |= {
         "curve": latest.per_second(latest.delivered),
         "curve_written": latest.per_second(latest.written),
         "curve_waiting": latest.backlog,
     }
-    if not told["bounded"]:
-        talk(f"{name}: the backlog grew without end")
-    report(name, pairs, wanted=at_least(wanted), settings=told | SETTINGS)
+    if not details["bounded"]:
+        log(f"{name}: the backlog grew without end")
+    report(name, pairs, target=at_least(target), settings=details | SETTINGS)

@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.database import PAYLOAD, URL, tables
-from benchmarks.measuring import Pair, at_most, report, talk
-from benchmarks.relay.running import SETTINGS, relay_over, store_at
-from benchmarks.relay.transports import NoOp, Tally
+from benchmarks.comparison import Pair, at_most, log, report
+from benchmarks.database import PAYLOAD, URL, create_tables
+from benchmarks.relay.runner import SETTINGS, make_relay, make_store
+from benchmarks.relay.transports import DeliveryCounter, NoOpTransport
 from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message, Names, compute_partition, new_message_id
 
 __all__ = ["latency"]
 
 _MESSAGES: Final = 200
-_QUIET: Final = 0.25
-"""Seconds between two messages: the relay goes to sleep in them."""
+_PAUSE: Final = 0.25
+"""Seconds between two messages: the relay goes idle in them."""
 
 _INSERT: Final = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
@@ -31,11 +31,11 @@ _INSERT: Final = """
 _TAKE: Final = "delete from pillarbox_outbox where waits is null returning *"
 
 
-class _Timing(NoOp):
-    """Knows when the last message arrived."""
+class _TimingTransport(NoOpTransport):
+    """Records when the last message arrived."""
 
     def __init__(self) -> None:
-        super().__init__(Tally())
+        super().__init__(DeliveryCounter())
         self.arrived = asyncio.Event()
         self.at = 0.0
 
@@ -46,11 +46,14 @@ class _Timing(NoOp):
 
 
 async def latency() -> None:
-    """`relay.latency`: the median in milliseconds, ours beside the bare loop's, one of each in turn."""
-    async with tables("pillarbox_bench_latency") as (_, names), tables("pillarbox_bench_bare") as (other, bare):
+    """`relay.latency`: the median in milliseconds, against that of the bare loop, one message of each in turn."""
+    async with (
+        create_tables("pillarbox_bench_latency") as (_, names),
+        create_tables("pillarbox_bench_bare") as (other, bare),
+    ):
         await other.execute(bare.qualify("alter table pillarbox_outbox disable trigger user"))
-        transport, writer = _Timing(), await asyncpg.connect(URL)
-        async with relay_over(store_at(names), default=transport), _listening(bare) as heard:
+        transport, writer = _TimingTransport(), await asyncpg.connect(URL)
+        async with make_relay(make_store(names), default=transport), _run_bare_listener(bare) as heard:
             await asyncio.sleep(3)
             pairs = []
             for _ in range(_MESSAGES):
@@ -69,8 +72,8 @@ async def _one(
     *,
     notify: bool = False,
 ) -> float:
-    """Milliseconds from the moment that COMMIT is sent until the message is delivered."""
-    await asyncio.sleep(_QUIET)
+    """Return the milliseconds from sending COMMIT to the delivery of the message."""
+    await asyncio.sleep(_PAUSE)
     arrived.clear()
     transaction = writer.transaction()
     await transaction.start()
@@ -85,21 +88,21 @@ async def _one(
     return (at() - began) * 1_000
 
 
-class _Ear:
+class _Listener:
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
-        self.rung = asyncio.Event()
+        self.notified = asyncio.Event()
         self.at = 0.0
 
 
 @asynccontextmanager
-async def _listening(names: Names) -> AsyncIterator[_Ear]:
-    """Takes what is there whenever it is notified: a message counts as delivered when it has been read."""
-    listener, reader, ear = await asyncpg.connect(URL), await asyncpg.connect(URL), _Ear()
-    await listener.add_listener("pillarbox_bench", lambda *_: ear.rung.set())
-    task = asyncio.create_task(_take(reader, names, ear))
+async def _run_bare_listener(names: Names) -> AsyncIterator[_Listener]:
+    """Read and delete rows at each notification: a message counts as delivered when it was read."""
+    listener, reader, listener_state = await asyncpg.connect(URL), await asyncpg.connect(URL), _Listener()
+    await listener.add_listener("pillarbox_bench", lambda *_: listener_state.notified.set())
+    task = asyncio.create_task(_take(reader, names, listener_state))
     try:
-        yield ear
+        yield listener_state
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -107,13 +110,13 @@ async def _listening(names: Names) -> AsyncIterator[_Ear]:
         await reader.close()
 
 
-async def _take(reader: asyncpg.Connection[Any], names: Names, ear: _Ear) -> None:
+async def _take(reader: asyncpg.Connection[Any], names: Names, listener_state: _Listener) -> None:
     while True:
-        await ear.rung.wait()
-        ear.rung.clear()
+        await listener_state.notified.wait()
+        listener_state.notified.clear()
         if await reader.fetch(names.qualify(_TAKE)):
-            ear.at = time.perf_counter()
-            ear.arrived.set()
+            listener_state.at = time.perf_counter()
+            listener_state.arrived.set()
 
 
 def _report(pairs: list[Pair]) -> None:
@@ -122,7 +125,7 @@ def _report(pairs: list[Pair]) -> None:
         "messages": _MESSAGES,
         "p99_ms": round(statistics.quantiles(ours, n=100)[98], 3),
         "bare_p99_ms": round(statistics.quantiles(bare, n=100)[98], 3),
-        "seconds_between": _QUIET,
+        "seconds_between": _PAUSE,
     }
-    talk(f"relay.latency: p50 {statistics.median(ours):.2f} ms against {statistics.median(bare):.2f} ms")
-    report("relay.latency", pairs, wanted=at_most(3.0), settings=settings | SETTINGS, fields=("p50_ms", "bare_p50_ms"))
+    log(f"relay.latency: p50 {statistics.median(ours):.2f} ms against {statistics.median(bare):.2f} ms")
+    report("relay.latency", pairs, target=at_most(3.0), settings=settings | SETTINGS, fields=("p50_ms", "bare_p50_ms"))

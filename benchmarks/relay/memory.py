@@ -1,4 +1,4 @@
-"""The most memory that a relay takes while it drains, in a process of its own."""
+"""The peak memory of a relay that drains a backlog, in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-from benchmarks.database import KEYS, fill, tables
-from benchmarks.measuring import at_most, interleaved, report
-from benchmarks.relay.running import SETTINGS, drained, store_at
+from benchmarks.comparison import at_most, report, run_pairs
+from benchmarks.database import KEYS, create_tables, fill
+from benchmarks.relay.runner import SETTINGS, drain_store, make_store
 from pillarbox.message import Names
 
 __all__ = ["memory"]
@@ -25,15 +25,15 @@ _RUNS: Final = 2
 
 async def memory() -> None:
     """`relay.memory`: the peak of resident memory, in MB, draining 1,000,000 messages against 20,000."""
-    async with tables("pillarbox_bench_memory") as (admin, names):
+    async with create_tables("pillarbox_bench_memory") as (admin, names):
 
         async def peak(messages: int) -> float:
             await fill(admin, names, messages=messages)
             return await asyncio.to_thread(_peak, names.schema or "public", messages)
 
-        pairs = await interleaved("relay.memory", ours=lambda: peak(_MANY), bare=lambda: peak(_FEW), runs=_RUNS)
+        pairs = await run_pairs("relay.memory", ours=lambda: peak(_MANY), bare=lambda: peak(_FEW), runs=_RUNS)
         settings = {"runs": _RUNS, "messages": _MANY, "against": _FEW, "keys": KEYS} | SETTINGS
-        report("relay.memory", pairs, wanted=at_most(1.3), settings=settings, fields=("peak_mb", "peak_mb_against"))
+        report("relay.memory", pairs, target=at_most(1.3), settings=settings, fields=("peak_mb", "peak_mb_against"))
 
 
 def _peak(schema: str, messages: int) -> float:
@@ -47,12 +47,12 @@ def _peak(schema: str, messages: int) -> float:
 
 
 def _process(schema: str, messages: int, answer: Connection) -> None:
-    asyncio.run(drained(store_at(Names(schema)), messages=messages))
+    asyncio.run(drain_store(make_store(Names(schema)), messages=messages))
     answer.send(_peak_of_this_process())
 
 
 def _peak_of_this_process() -> float:
-    """In MB. Linux adds up `ru_maxrss` from before the program was loaded, when it was its parent's: /proc does not."""
+    """Return it in MB. On Linux, `ru_maxrss` includes the parent's memory from before exec; /proc does not."""
     status = Path("/proc/self/status")
     if status.exists():
         kilobytes = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Transports without a broker: they answer at once, after a while, never, or that nobody is there."""
+"""Transports without a broker: they acknowledge at once, after a while or never, or cannot be reached."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
 
-__all__ = ["Down", "Hanging", "NoOp", "Slow", "Tally"]
+__all__ = ["DeliveryCounter", "DownTransport", "HangingTransport", "NoOpTransport", "SlowTransport"]
 
 _FEATURES: Final = TransportFeatures(name="noop")
 
 
-class Tally:
-    """Counts what arrives, and knows how long the expected number took from the first on."""
+class DeliveryCounter:
+    """Counts deliveries, and measures how long the expected number took after the first."""
 
     def __init__(self, expected: int = 0) -> None:
         self._expected = expected
@@ -35,18 +35,18 @@ class Tally:
             self._complete.set()
 
     async def rate(self) -> float:
-        """Messages a second, between the first batch and the one that made the number full; waits for it."""
+        """Wait for the expected number, and return the messages per second after the first batch."""
         await self._complete.wait()
         return (self._expected - self._first) / (self._ended - self._began)
 
 
-class NoOp:
+class NoOpTransport:
     """Acknowledges everything at once."""
 
     features: Final = _FEATURES
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
+    def __init__(self, counter: DeliveryCounter) -> None:
+        self._counter = counter
 
     async def open(self) -> None: ...
 
@@ -55,27 +55,27 @@ class NoOp:
     async def ping(self) -> None: ...
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
-        self._tally.add(len(messages))
+        self._counter.add(len(messages))
         return [Outcome(True)] * len(messages)
 
 
-class Slow(NoOp):
-    """Acknowledges after a while, any number of batches side by side. Counts only what it is asked to count."""
+class SlowTransport(NoOpTransport):
+    """Acknowledges after a while, any number of batches in parallel. Counts only messages that `counts` selects."""
 
-    def __init__(self, tally: Tally, *, seconds: float, counts: Callable[[Message], bool]) -> None:
-        super().__init__(tally)
+    def __init__(self, counter: DeliveryCounter, *, seconds: float, counts: Callable[[Message], bool]) -> None:
+        super().__init__(counter)
         self._seconds = seconds
         self._counts = counts
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         await asyncio.sleep(self._seconds)
         if counted := sum(map(self._counts, messages)):
-            self._tally.add(counted)
+            self._counter.add(counted)
         return [Outcome(True)] * len(messages)
 
 
-class Down(NoOp):
-    """Nobody is there."""
+class DownTransport(NoOpTransport):
+    """Cannot be reached."""
 
     async def ping(self) -> None:
         raise TransportUnavailable("connection refused")
@@ -84,8 +84,8 @@ class Down(NoOp):
         raise TransportUnavailable("connection refused")
 
 
-class Hanging(NoOp):
-    """Takes everything and never answers."""
+class HangingTransport(NoOpTransport):
+    """Accepts everything and never answers."""
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Writers in a process of their own, so that they take nothing from the relay but what the server takes."""
+"""Writers in a process of their own, so that they share only the server with the relay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import asyncpg
 from benchmarks.database import KEYS, PAYLOAD, URL, insert
 from pillarbox.message import Names, compute_partition, new_message_id
 
-__all__ = ["Written", "writing"]
+__all__ = ["WriteCounter", "run_writers"]
 
 _ONE: Final = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
@@ -24,8 +24,8 @@ _ONE: Final = """
     values ($1, 'default', $2, 'event', 'orders.placed', 'orders', $3, $4, 'application/json', '/shop', 'c', now())"""
 
 
-class Written:
-    """How many messages are committed so far."""
+class WriteCounter:
+    """Counts the committed messages."""
 
     def __init__(self, count: Synchronized[int]) -> None:
         self._count = count
@@ -35,17 +35,17 @@ class Written:
         return self._count.value
 
     async def per_second(self, seconds: float) -> float:
-        """Their throughput over the next seconds."""
+        """Return their throughput over the next seconds."""
         before, began = self.messages, time.perf_counter()
         await asyncio.sleep(seconds)
         return (self.messages - before) / (time.perf_counter() - began)
 
 
 @asynccontextmanager
-async def writing(
+async def run_writers(
     names: Names, *, writers: int, per_transaction: int = 1, per_second: float | None = None
-) -> AsyncIterator[Written]:
-    """Writers that write for as long as the block runs: as fast as they can, or together so many messages a second."""
+) -> AsyncIterator[WriteCounter]:
+    """Run writers while the block runs: as fast as they can, or at so many messages a second together."""
     spawn = multiprocessing.get_context("spawn")
     count, stop = spawn.Value("q", 0), spawn.Event()
     arguments = (names.schema, writers, per_transaction, per_second, count, stop)
@@ -54,7 +54,7 @@ async def writing(
     try:
         while not count.value and process.is_alive():
             await asyncio.sleep(0.01)
-        yield Written(count)
+        yield WriteCounter(count)
     finally:
         stop.set()
         await asyncio.to_thread(process.join, 30)
@@ -74,7 +74,7 @@ def _process(
 async def _writer(
     names: Names, number: int, per_transaction: int, pace: float | None, count: Synchronized[int], stop: Event
 ) -> None:
-    """One connection, one transaction after the other; with a pace, as many as are due by now."""
+    """Write one transaction after the other on one connection; with a pace, as many as are due."""
     connection = await asyncpg.connect(URL)
     statement, started, written = names.qualify(_ONE), time.perf_counter(), 0
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""Runs a relay over a benchmark's tables, for as long as a figure needs."""
+"""Runs a relay over the tables of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from benchmarks.database import URL
-from benchmarks.relay.transports import NoOp, Tally
+from benchmarks.relay.transports import DeliveryCounter, NoOpTransport
 from pillarbox.contracts.store import Store
 from pillarbox.contracts.transport import Transport
 from pillarbox.message import Names
@@ -15,21 +15,21 @@ from pillarbox.relay.settings import DestinationSettings
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["SETTINGS", "delivering", "drained", "relay_over", "store_at"]
+__all__ = ["SETTINGS", "drain_store", "make_relay", "make_store", "measure_rate"]
 
 _DEFAULTS: Final = DestinationSettings()
 SETTINGS: Final[dict[str, object]] = {"batch": _DEFAULTS.batch, "window": _DEFAULTS.window}
-"""What every relay here runs with: the defaults."""
+"""The settings of every relay here: the defaults."""
 
 
-def store_at(names: Names) -> PostgresStore:
+def make_store(names: Names) -> PostgresStore:
     return PostgresStore(URL, schema=names.schema)
 
 
-def relay_over(
+def make_relay(
     store: Store, *, telemetry: Telemetry | None = None, batch: int = _DEFAULTS.batch, **transports: Transport
 ) -> Relay:
-    """A relay with these destinations and default settings. It is silent unless told otherwise."""
+    """Make a relay with these destinations and default settings, without telemetry unless it is given."""
     destinations = [
         Destination(lambda transport=transport: transport, DestinationSettings(name=name, batch=batch))  # type: ignore[misc]
         for name, transport in transports.items()
@@ -37,19 +37,19 @@ def relay_over(
     return Relay(store, destinations, telemetry=telemetry or Telemetry())
 
 
-async def drained(
+async def drain_store(
     store: Store, *, messages: int, telemetry: Telemetry | None = None, batch: int = _DEFAULTS.batch
 ) -> float:
-    """Deliver everything with one relay. Counts from its start to its graceful end, with all of it settled."""
-    tally = Tally(messages)
+    """Deliver everything with one relay, and return the rate from its start to its graceful end."""
+    counter = DeliveryCounter(messages)
     started = time.perf_counter()
-    async with relay_over(store, telemetry=telemetry, batch=batch, default=NoOp(tally)):
-        await tally.rate()
+    async with make_relay(store, telemetry=telemetry, batch=batch, default=NoOpTransport(counter)):
+        await counter.rate()
     return messages / (time.perf_counter() - started)
 
 
-async def delivering(names: Names, *, messages: int) -> float:
-    """The pace at which a relay, once it delivers, delivers that many of what waits."""
-    tally = Tally(messages)
-    async with relay_over(store_at(names), default=NoOp(tally)):
-        return await tally.rate()
+async def measure_rate(names: Names, *, messages: int) -> float:
+    """Return the rate at which a relay delivers so many of the waiting messages."""
+    counter = DeliveryCounter(messages)
+    async with make_relay(make_store(names), default=NoOpTransport(counter)):
+        return await counter.rate()

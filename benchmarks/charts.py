@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pictures RESULTS FOLDER`: the curves in a run's lines, an SVG for each benchmark with any."""
+"""`python -m benchmarks.charts RESULTS FOLDER`: draw an SVG for each benchmark whose line has curves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Curve", "Panel", "drawn", "lines_of", "panels_of", "ticks"]
+__all__ = ["Curve", "Panel", "build_panels", "choose_ticks", "draw", "parse_lines"]
 
 _WIDTH: Final = 760
 _HEIGHT: Final = 230
@@ -39,21 +39,21 @@ class Panel(NamedTuple):
 
     title: str
     across: str
-    """What the horizontal axis counts, from 1."""
+    """The unit of the horizontal axis, which starts at 1."""
     curves: Sequence[Curve]
 
 
 # --- what there is to draw -----------------------------------------------------------------------
 
 
-def lines_of(text: str) -> dict[str, Line]:
-    """The lines of JSON in a run's output, by name. Of two with one name the later counts."""
+def parse_lines(text: str) -> dict[str, Line]:
+    """Parse the lines of JSON in a run's output, by name. Of two with the same name the later one counts."""
     found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return {line["name"]: line for line in found if "name" in line}
 
 
-def panels_of(line: Line) -> list[Panel]:
-    """The curves of one benchmark; none for one that is a single figure."""
+def build_panels(line: Line) -> list[Panel]:
+    """Build the panels of one benchmark; none for a single figure."""
     if "curve" in line:
         return _over_time(line)
     if "pairs" in line:
@@ -75,16 +75,16 @@ def _over_time(line: Line) -> list[Panel]:
 # --- drawing -------------------------------------------------------------------------------------
 
 
-def ticks(highest: float) -> list[float]:
-    """Round numbers from 0 up to at least the highest value, four to six of them."""
+def choose_ticks(highest: float) -> list[float]:
+    """Return round numbers from 0 up to at least the highest value, four to six of them."""
     rough = max(highest, 1) / 4
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     return [step * count for count in range(math.ceil(max(highest, 1) / step) + 1)]
 
 
-def drawn(panels: Sequence[Panel]) -> str:
-    """The panels, one below the other, as a page of SVG."""
+def draw(panels: Sequence[Panel]) -> str:
+    """Draw the panels, one below the other, as an SVG."""
     height = _HEIGHT * len(panels)
     parts = [_panel(panel, top=_HEIGHT * place) for place, panel in enumerate(panels)]
     return (
@@ -97,7 +97,7 @@ def drawn(panels: Sequence[Panel]) -> str:
 
 
 def _panel(panel: Panel, *, top: int) -> str:
-    marks = ticks(max(max(curve.values) for curve in panel.curves))
+    marks = choose_ticks(max(max(curve.values) for curve in panel.curves))
     steps = max(len(curve.values) for curve in panel.curves)
     parts = [_text(_LEFT, top + 20, panel.title, "ink"), *_legend(panel.curves, top=top)]
     for mark in marks:
@@ -139,16 +139,16 @@ def _y(value: float, highest: float, top: int) -> float:
 
 
 def _main(results: str, folder: str) -> None:
-    for name, line in lines_of(Path(results).read_text("utf-8")).items():
-        if panels := panels_of(line):
+    for name, line in parse_lines(Path(results).read_text("utf-8")).items():
+        if panels := build_panels(line):
             path = Path(folder, f"bench-{name.replace('.', '-')}.svg")
-            path.write_text(drawn(panels), "utf-8")
+            path.write_text(draw(panels), "utf-8")
             print(path)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(
-            "Say where the lines of a run are, and where the pictures go: python -m benchmarks.pictures RESULTS FOLDER"
+            "Say where the lines of a run are, and where the charts go: python -m benchmarks.charts RESULTS FOLDER"
         )
     _main(*sys.argv[1:])

@@ -16,10 +16,10 @@ from pillarbox.contracts.transport import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
 from tests.support.aws_gateway import Gateway, No
 from tests.support.aws_reader import REGION, AwsReader
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.moto_server import private_moto
 
-__all__ = ["Aws"]
+__all__ = ["Sns", "Sqs"]
 
 _SENDS: Final = {"sqs": "SendMessageBatch", "sns": "PublishBatch"}
 _TOO_LARGE: Final = {"sqs": 1_100_000, "sns": 300_000}
@@ -33,7 +33,7 @@ def _reader() -> AwsReader:
     return AwsReader(moto.url)
 
 
-class AwsFarSide(FarSide):
+class RunningAws(RunningBroker):
     """A queue, by itself or behind a topic of the same name."""
 
     def __init__(self, scheme: str, reader: AwsReader, gateway: Gateway, proxy: FaultProxy, *, name: str) -> None:
@@ -43,15 +43,15 @@ class AwsFarSide(FarSide):
         self._reader = reader
         self._gateway = gateway
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         endpoint = f"http://{self.proxy.host}:{self.proxy.port}"
         return transport_from_url(
             f"{self._scheme}://key:secret@{REGION}", options={"endpoint": endpoint, "mode": "binary", "timeout": "3s"}
         )
 
-    async def received(self) -> Sequence[Arrival]:
+    async def read_received(self) -> Sequence[Arrival]:
         arrived = await asyncio.to_thread(self._reader.read, self.topic)
-        return [arrival(one.body, one.attributes["ce_id"]) for one in arrived]
+        return [parse_arrival(one.body, one.attributes["ce_id"]) for one in arrived]
 
     async def stop(self) -> None:
         """The front door. What is stored stays in moto."""
@@ -66,13 +66,11 @@ class AwsFarSide(FarSide):
     async def allow(self) -> None:
         self._gateway.answers.clear()
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         return msgspec.structs.replace(draft, padding=_TOO_LARGE[self._scheme])
 
 
-class Aws(BrokerUnderTest):
-    """SQS or SNS."""
-
+class _Aws(BrokerUnderTest):
     def __init__(self, scheme: str, *, name: str, what: str) -> None:
         self.exempt = {
             Fault.UNROUTABLE: f"A {what} that does not exist is an outage until somebody makes it, and nothing fails."
@@ -81,11 +79,25 @@ class Aws(BrokerUnderTest):
         self._scheme = scheme
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         reader = await asyncio.to_thread(_reader)
         name = reader.name()
         await asyncio.to_thread(reader.queue, name)
         if self._scheme == "sns":
             await asyncio.to_thread(lambda: reader.topic(name, queue=name))
         async with Gateway(reader.url) as gateway, FaultProxy("127.0.0.1", gateway.port) as proxy:
-            yield AwsFarSide(self._scheme, reader, gateway, proxy, name=name)
+            yield RunningAws(self._scheme, reader, gateway, proxy, name=name)
+
+
+class Sqs(_Aws):
+    """A standard queue, which does not detect duplicates."""
+
+    def __init__(self) -> None:
+        super().__init__("sqs", name="SQS (moto)", what="queue")
+
+
+class Sns(_Aws):
+    """A topic with a queue behind it."""
+
+    def __init__(self) -> None:
+        super().__init__("sns", name="SNS (moto)", what="topic")

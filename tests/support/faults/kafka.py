@@ -12,16 +12,16 @@ import msgspec
 from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport
 from pillarbox.contracts.transport import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.kafka_cluster import KafkaCluster, arrivals
 
-__all__ = ["broker"]
+__all__ = ["Kafka"]
 
 _THROTTLED: Final = 89
 _MANY: Final = 1_000
 
 
-class KafkaFarSide(FarSide):
+class RunningKafka(RunningBroker):
     """A topic with one partition, so that all arrivals have one order."""
 
     def __init__(self, cluster: KafkaCluster, proxy: FaultProxy) -> None:
@@ -31,15 +31,15 @@ class KafkaFarSide(FarSide):
         cluster.create(self.topic)
         cluster.advertise(proxy.host, proxy.port)
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         return KafkaTransport(
             KafkaSettings(url=f"kafka://{self.proxy.host}:{self.proxy.port}", timeout=timedelta(seconds=1))
         )
 
-    async def received(self) -> Sequence[Arrival]:
+    async def read_received(self) -> Sequence[Arrival]:
         self._cluster.advertise(self._cluster.host, self._cluster.port)
         taken = await arrivals(self._cluster, self.topic)
-        return [arrival(record.value, record.headers["ce_id"]) for record in taken]
+        return [parse_arrival(record.value, record.headers["ce_id"]) for record in taken]
 
     async def stop(self) -> None:
         self._cluster.stop()
@@ -53,7 +53,7 @@ class KafkaFarSide(FarSide):
     async def allow(self) -> None:
         self._cluster.heal()
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         if fault is Fault.TOO_LARGE:
             return msgspec.structs.replace(draft, padding=1_000_000)
         return msgspec.structs.replace(draft, topic="no topic can have this name")
@@ -63,11 +63,7 @@ class Kafka(BrokerUnderTest):
     name = "Kafka (mock cluster)"
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         with KafkaCluster() as cluster:
             async with FaultProxy(cluster.host, cluster.port) as proxy:
-                yield KafkaFarSide(cluster, proxy)
-
-
-def broker() -> BrokerUnderTest:
-    return Kafka()
+                yield RunningKafka(cluster, proxy)

@@ -12,12 +12,12 @@ import msgspec
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.mqtt_server import private_mosquitto
 from tests.support.mqtt_subscriber import Subscriber
 from tests.support.private_mosquitto import PrivateMosquitto
 
-__all__ = ["broker"]
+__all__ = ["Mqtt"]
 
 _SETTINGS: Final = (
     "max_packet_size 100000",
@@ -31,7 +31,7 @@ _OPEN: Final = "topic readwrite #"
 _DENIED: Final = "topic deny faults/numbered\n" + _OPEN
 
 
-class MqttFarSide(FarSide):
+class RunningMqtt(RunningBroker):
     """A session that is kept for a subscriber who comes at the end."""
 
     def __init__(self, server: PrivateMosquitto, proxy: FaultProxy) -> None:
@@ -39,16 +39,16 @@ class MqttFarSide(FarSide):
         self.proxy = proxy
         self._server = server
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         url = f"mqtt://{self.proxy.host}:{self.proxy.port}?timeout=1s&no_subscribers=reject"
         return transport_from_url(url)
 
-    async def received(self) -> Sequence[Arrival]:
-        return await asyncio.to_thread(self._received)
+    async def read_received(self) -> Sequence[Arrival]:
+        return await asyncio.to_thread(self._read_received)
 
-    def _received(self) -> Sequence[Arrival]:
+    def _read_received(self) -> Sequence[Arrival]:
         with Subscriber(self._server.port, name="late") as late:
-            return [arrival(one.body, dict(one.user_properties)["id"]) for one in late.caught_up()]
+            return [parse_arrival(one.body, dict(one.user_properties)["id"]) for one in late.caught_up()]
 
     async def stop(self) -> None:
         """In order: killed, Mosquitto loses what it has not saved yet."""
@@ -63,7 +63,7 @@ class MqttFarSide(FarSide):
     async def allow(self) -> None:
         await self._allow(_OPEN)
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         if fault is Fault.TOO_LARGE:
             return msgspec.structs.replace(draft, padding=100_000)
         return msgspec.structs.replace(draft, topic="nobody/listens")
@@ -81,14 +81,10 @@ class Mqtt(BrokerUnderTest):
     name = "MQTT (Mosquitto)"
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         settings = (*_SETTINGS, _ACCESS_LIST) if fault is Fault.REFUSED else _SETTINGS
         with closing(await asyncio.to_thread(private_mosquitto, *settings, files={"acl": _OPEN})) as server:
             async with FaultProxy("127.0.0.1", server.port) as proxy:
-                far = MqttFarSide(server, proxy)
-                await asyncio.to_thread(far.subscribe)
-                yield far
-
-
-def broker() -> BrokerUnderTest:
-    return Mqtt()
+                running = RunningMqtt(server, proxy)
+                await asyncio.to_thread(running.subscribe)
+                yield running

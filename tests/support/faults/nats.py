@@ -13,16 +13,16 @@ from nats.js.api import DiscardPolicy
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.nats_server import PrivateNats, private_nats, stream_named
 
-__all__ = ["broker"]
+__all__ = ["Nats"]
 
 _LIMIT = 64 * 1024
 _STREAM = "faults"
 
 
-class NatsFarSide(FarSide):
+class RunningNats(RunningBroker):
     """A server of our own with one stream."""
 
     def __init__(self, server: PrivateNats, proxy: FaultProxy) -> None:
@@ -30,12 +30,14 @@ class NatsFarSide(FarSide):
         self.proxy = proxy
         self._server = server
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         return transport_from_url(f"nats://{self.proxy.host}:{self.proxy.port}?timeout=1s&stream={_STREAM}")
 
-    async def received(self) -> Sequence[Arrival]:
+    async def read_received(self) -> Sequence[Arrival]:
         async with stream_named(self._server.url, _STREAM) as stream:
-            return [arrival(one.data or b"", (one.headers or {})["Nats-Msg-Id"]) for one in await stream.messages()]
+            return [
+                parse_arrival(one.data or b"", (one.headers or {})["Nats-Msg-Id"]) for one in await stream.messages()
+            ]
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._server.kill)
@@ -54,7 +56,7 @@ class NatsFarSide(FarSide):
         async with stream_named(self._server.url, _STREAM) as stream:
             await stream.change(max_msgs=messages)
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         return msgspec.structs.replace(draft, padding=_LIMIT)
 
 
@@ -67,14 +69,10 @@ class Nats(BrokerUnderTest):
     )
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         with closing(await asyncio.to_thread(private_nats, f"max_payload: {_LIMIT}")) as server:
             async with (
                 stream_named(server.url, _STREAM, discard=DiscardPolicy.NEW),
                 FaultProxy("127.0.0.1", server.port) as proxy,
             ):
-                yield NatsFarSide(server, proxy)
-
-
-def broker() -> BrokerUnderTest:
-    return Nats()
+                yield RunningNats(server, proxy)

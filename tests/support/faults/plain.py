@@ -15,7 +15,7 @@ from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 
 __all__ = ["PlainBroker", "PlainTransport"]
 
@@ -29,27 +29,27 @@ class PlainTransport:
     def __init__(self, port: int) -> None:
         self.features = TransportFeatures(name="plain", batch=20)
         self._port = port
-        self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        await self._connected()
+        await self._connect()
 
     async def close(self) -> None:
-        if self._line is not None:
-            self._line[1].close()
-            self._line = None
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
 
     async def ping(self) -> None:
-        await self._connected()
+        await self._connect()
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         async with self._lock:
-            reader, writer = await self._connected()
+            reader, writer = await self._connect()
             try:
-                writer.writelines(_line(message) for message in messages)
+                writer.writelines(_encode(message) for message in messages)
                 async with asyncio.timeout(1):
-                    return [_outcome(await reader.readuntil(b"\n")) for _ in messages]
+                    return [_decode(await reader.readuntil(b"\n")) for _ in messages]
             except TimeoutError:
                 await self.close()
                 return [Outcome(False, "no answer within 1 s")] * len(messages)
@@ -57,21 +57,21 @@ class PlainTransport:
                 await self.close()
                 raise TransportUnavailable("cut", mid_send=True) from error
 
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._line is None:
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._connection is None:
             try:
-                self._line = await asyncio.open_connection("127.0.0.1", self._port)
+                self._connection = await asyncio.open_connection("127.0.0.1", self._port)
             except OSError as error:
                 raise TransportUnavailable("nobody there") from error
-        return self._line
+        return self._connection
 
 
-def _line(message: Message) -> bytes:
+def _encode(message: Message) -> bytes:
     members = {"id": str(message.message_id), "topic": message.topic, "body": message.payload.decode()}
     return msgspec.json.encode(members) + b"\n"
 
 
-def _outcome(answer: bytes) -> Outcome:
+def _decode(answer: bytes) -> Outcome:
     return Outcome(answer == _TAKEN, None if answer == _TAKEN else answer.decode().strip(), answer == _REJECTED)
 
 
@@ -86,7 +86,7 @@ class PlainServer:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, limit=2**24)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=2**24)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -95,7 +95,7 @@ class PlainServer:
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         with suppress(OSError):
             while line := await reader.readline():
@@ -109,11 +109,11 @@ class PlainServer:
             return _REJECTED
         if self.refuses:
             return _REFUSED
-        self.arrivals.append(arrival(members["body"], members["id"]))
+        self.arrivals.append(parse_arrival(members["body"], members["id"]))
         return _TAKEN
 
 
-class PlainFarSide(FarSide):
+class RunningPlain(RunningBroker):
     """The broker behind its proxy."""
 
     def __init__(self, server: PlainServer, proxy: FaultProxy, make: Callable[[int], Transport]) -> None:
@@ -122,10 +122,10 @@ class PlainFarSide(FarSide):
         self._server = server
         self._make = make
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         return self._make(self.proxy.port)
 
-    async def received(self) -> Sequence[Arrival]:
+    async def read_received(self) -> Sequence[Arrival]:
         return self._server.arrivals
 
     async def start(self) -> None:
@@ -140,7 +140,7 @@ class PlainFarSide(FarSide):
     async def allow(self) -> None:
         self._server.refuses = False
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         if fault is Fault.TOO_LARGE:
             return msgspec.structs.replace(draft, padding=10_000)
         return msgspec.structs.replace(draft, topic="nowhere")
@@ -155,11 +155,11 @@ class PlainBroker(BrokerUnderTest):
         self._make = make
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         server = PlainServer()
         await server.start()
         try:
             async with FaultProxy("127.0.0.1", server.port) as proxy:
-                yield PlainFarSide(server, proxy, self._make)
+                yield RunningPlain(server, proxy, self._make)
         finally:
             await server.stop()

@@ -11,19 +11,19 @@ import msgspec
 
 from pillarbox.contracts.transport import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.private_rabbitmq import MAX_MESSAGE, PrivateRabbitmq
 from tests.support.rabbitmq_server import found_rabbitmq, private_rabbitmq
 from tests.support.rabbitmq_topology import Topology, proxied, transport_at
 
-__all__ = ["broker"]
+__all__ = ["Rabbitmq"]
 
 _KEYS: Final = "faults.#"
 _OURS: Final = frozenset({Fault.RESTART, Fault.TOO_LARGE})
 """Faults that need a server of our own: to be killed, or with a known limit."""
 
 
-class RabbitmqFarSide(FarSide):
+class RunningRabbitmq(RunningBroker):
     """An exchange and a durable queue behind it."""
 
     def __init__(self, topology: Topology, proxy: FaultProxy, server: PrivateRabbitmq | None) -> None:
@@ -32,13 +32,13 @@ class RabbitmqFarSide(FarSide):
         self._topology = topology
         self._server = server
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         url = proxied(self._topology.url, self.proxy)
         return transport_at(url, exchange=self._topology.exchange, timeout="1s")
 
-    async def received(self) -> Sequence[Arrival]:
+    async def read_received(self) -> Sequence[Arrival]:
         messages = await self._topology.taken(self._topology.queue)
-        return [arrival(message.body, message.message_id or "") for message in messages]
+        return [parse_arrival(message.body, message.message_id or "") for message in messages]
 
     async def stop(self) -> None:
         assert self._server is not None
@@ -61,7 +61,7 @@ class RabbitmqFarSide(FarSide):
     async def allow(self) -> None:
         await self._topology.move(_KEYS, to=self._topology.queue)
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         if fault is Fault.TOO_LARGE:
             return msgspec.structs.replace(draft, padding=MAX_MESSAGE)
         return msgspec.structs.replace(draft, topic="nobody.listens")
@@ -71,13 +71,9 @@ class Rabbitmq(BrokerUnderTest):
     name = "RabbitMQ"
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         server = await asyncio.to_thread(private_rabbitmq) if fault in _OURS else None
         with found_rabbitmq() if server is None else nullcontext(server.url) as url:
             async with Topology.declared(url) as topology, FaultProxy(*topology.address) as proxy:
                 await topology.bind(_KEYS)
-                yield RabbitmqFarSide(topology, proxy, server)
-
-
-def broker() -> BrokerUnderTest:
-    return Rabbitmq()
+                yield RunningRabbitmq(topology, proxy, server)

@@ -12,10 +12,10 @@ import msgspec
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 from pillarbox.testing.fault_proxy import FaultProxy
-from tests.support.faults.faults import Arrival, BrokerUnderTest, Draft, FarSide, Fault, arrival
+from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.redis_server import PrivateRedis, private_redis
 
-__all__ = ["broker"]
+__all__ = ["Redis"]
 
 _LIMIT = 1024 * 1024
 """Bytes. Redis has no lower one."""
@@ -23,7 +23,7 @@ _SETTINGS = ("--proto-max-bulk-len", str(_LIMIT), "--appendfsync", "always")
 """With `everysec`, a killed server loses now and then what it has acknowledged."""
 
 
-class RedisFarSide(FarSide):
+class RunningRedis(RunningBroker):
     """A server of our own, and a stream that the first message makes."""
 
     def __init__(self, server: PrivateRedis, proxy: FaultProxy) -> None:
@@ -31,15 +31,17 @@ class RedisFarSide(FarSide):
         self.proxy = proxy
         self._server = server
 
-    def transport(self) -> Transport:
+    def make_transport(self) -> Transport:
         return transport_from_url(f"redis://{self.proxy.host}:{self.proxy.port}?timeout=1s")
 
-    async def received(self) -> Sequence[Arrival]:
-        return await asyncio.to_thread(self._received)
+    async def read_received(self) -> Sequence[Arrival]:
+        return await asyncio.to_thread(self._read_received)
 
-    def _received(self) -> Sequence[Arrival]:
+    def _read_received(self) -> Sequence[Arrival]:
         with closing(self._server.client()) as client:
-            return [arrival(fields[b"data"], fields[b"ce-id"].decode()) for _, fields in client.xrange(self.topic)]
+            return [
+                parse_arrival(fields[b"data"], fields[b"ce-id"].decode()) for _, fields in client.xrange(self.topic)
+            ]
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._server.kill)
@@ -58,7 +60,7 @@ class RedisFarSide(FarSide):
         with closing(self._server.client()) as client:
             client.config_set("maxmemory", memory)
 
-    def spoiled(self, fault: Fault, draft: Draft) -> Draft:
+    def spoil(self, fault: Fault, draft: Draft) -> Draft:
         return msgspec.structs.replace(draft, padding=_LIMIT)
 
 
@@ -71,11 +73,7 @@ class Redis(BrokerUnderTest):
     )
 
     @asynccontextmanager
-    async def far_side(self, fault: Fault) -> AsyncIterator[FarSide]:
+    async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
         with closing(await asyncio.to_thread(private_redis, *_SETTINGS)) as server:
             async with FaultProxy("127.0.0.1", server.port) as proxy:
-                yield RedisFarSide(server, proxy)
-
-
-def broker() -> BrokerUnderTest:
-    return Redis()
+                yield RunningRedis(server, proxy)

@@ -8,15 +8,15 @@ from typing import Final
 
 import msgspec
 
-from tests.support.faults.faults import Fault
-from tests.support.faults.verdict import Verdict
+from tests.support.faults.broker import Fault
+from tests.support.faults.runner import Verdict
 
-__all__ = ["COMMAND", "PAGE", "Results", "page"]
+__all__ = ["COMMAND", "PAGE", "Results", "format_page"]
 
 COMMAND: Final = "make fault-table"
 PAGE: Final = Path(__file__).parents[3] / "docs" / "transports" / "faults.md"
 
-_ABOVE: Final = """# Brokers and faults
+_INTRODUCTION: Final = """# Brokers and faults
 
 Made by a test run, `{command}`, not by hand. For each row a real relay over a SQLite store delivers {sent} messages of
 20 keys to a broker, through a proxy that breaks the connection as the row says, and a client that knows nothing of
@@ -39,36 +39,38 @@ Pillarbox reads what arrived. Relay, proxy and broker run on one machine.
 
 
 class Results(msgspec.Struct):
-    """What was found, by broker and fault, and what was not tried, and why."""
+    """What was found, by broker and fault, and what was not run_fault, and why."""
 
     found: dict[tuple[str, Fault], Verdict] = {}
     exempt: dict[tuple[str, Fault], str] = {}
 
 
-def page(results: Results) -> str:
+def format_page(results: Results) -> str:
     """The page. Repeats and attempts differ from run to run."""
     sent = max((verdict.sent for verdict in results.found.values()), default=0)
-    rows = sorted({**results.found, **results.exempt}, key=_place(results))
+    rows = sorted({**results.found, **results.exempt}, key=_sort_key(results))
     notes = list(dict.fromkeys(results.exempt.values()))
-    lines = [_row(results, broker, fault, notes) for broker, fault in rows]
+    lines = [_format_row(results, broker, fault, notes) for broker, fault in rows]
     footnotes = "".join(f"\n{number}. {note}" for number, note in enumerate(notes, 1))
-    return _ABOVE.format(command=COMMAND, sent=sent) + "\n".join(lines) + "\n" + (f"{footnotes}\n" if notes else "")
+    return (
+        _INTRODUCTION.format(command=COMMAND, sent=sent) + "\n".join(lines) + "\n" + (f"{footnotes}\n" if notes else "")
+    )
 
 
-def _place(results: Results) -> Callable[[tuple[str, Fault]], tuple[int, int]]:
+def _sort_key(results: Results) -> Callable[[tuple[str, Fault]], tuple[int, int]]:
     brokers = list(dict.fromkeys(broker for broker, _ in (*results.found, *results.exempt)))
     faults = list(Fault)
     return lambda row: (brokers.index(row[0]), faults.index(row[1]))
 
 
-def _row(results: Results, broker: str, fault: Fault, notes: Sequence[str]) -> str:
-    cells = _cells(results.found, broker, fault)
+def _format_row(results: Results, broker: str, fault: Fault, notes: Sequence[str]) -> str:
+    cells = _format_cells(results.found, broker, fault)
     if cells is None:
         cells = [f"does not apply ({notes.index(results.exempt[broker, fault]) + 1})", "", "", "", ""]
     return f"| {broker} | {fault.value} | {' | '.join(cells)} |"
 
 
-def _cells(found: Mapping[tuple[str, Fault], Verdict], broker: str, fault: Fault) -> list[str] | None:
+def _format_cells(found: Mapping[tuple[str, Fault], Verdict], broker: str, fault: Fault) -> list[str] | None:
     verdict = found.get((broker, fault))
     if verdict is None:
         return None

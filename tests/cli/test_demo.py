@@ -32,7 +32,16 @@ from pillarbox.demo.scenario import (
     Scenario,
     plan_orders,
 )
-from tests.support.cli.demo import FIELDS, ORDERS, check, demo, needs_proc, processes_in, running, until
+from tests.support.cli.demo import (
+    FIELDS,
+    ORDERS,
+    check_result,
+    list_processes,
+    needs_proc,
+    run_demo,
+    start_demo,
+    wait_for_output,
+)
 from tests.support.cli.program import PROGRAM, environment, forbid_imports, pillarbox
 from tests.support.mariadb_server import connected
 
@@ -170,26 +179,26 @@ def progress(
 
 
 def test_the_demo_on_sqlite_leaves_nothing_behind(tmp_path: Path) -> None:
-    ran = demo("--seed", "5", "--json", folder=tmp_path)
+    ran = run_demo("--seed", "5", "--json", folder=tmp_path)
 
-    check(ran)
+    check_result(ran)
     assert "consumer killed with SIGKILL" in ran.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_demo_on_postgresql_leaves_nothing_behind(postgres_url: str, tmp_path: Path) -> None:
-    ran = demo("--seed", "5", "--json", "--store", postgres_url, folder=tmp_path)
+    ran = run_demo("--seed", "5", "--json", "--store", postgres_url, folder=tmp_path)
 
-    check(ran)
+    check_result(ran)
     assert list(tmp_path.iterdir()) == []
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("select 1 from pg_namespace where nspname like 'pillarbox_demo%'").fetchall() == []
 
 
 def test_the_demo_on_mariadb_leaves_nothing_behind(mariadb_url: str, tmp_path: Path) -> None:
-    ran = demo("--seed", "5", "--json", "--store", mariadb_url, folder=tmp_path)
+    ran = run_demo("--seed", "5", "--json", "--store", mariadb_url, folder=tmp_path)
 
-    check(ran)
+    check_result(ran)
     assert list(tmp_path.iterdir()) == []
     with closing(connected(mariadb_url)) as connection, connection.cursor() as cursor:
         assert cursor.execute("show databases like 'pillarbox_demo%'") == 0
@@ -248,8 +257,8 @@ def pieces(ours: int) -> Iterator[bytes]:
 
 
 def test_a_consumer_that_forgets_what_it_did_is_found_out(tmp_path: Path) -> None:
-    with running("--json", folder=tmp_path) as (process, stderr):
-        until(stderr, "the consumer starts")
+    with start_demo("--json", folder=tmp_path) as (process, stderr):
+        wait_for_output(stderr, "the consumer starts")
         (consumer_database,) = tmp_path.glob("*/consumer.db")
         with closing(sqlite3.connect(consumer_database, timeout=30)) as connection:
             connection.executescript(
@@ -265,26 +274,26 @@ def test_a_consumer_that_forgets_what_it_did_is_found_out(tmp_path: Path) -> Non
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_in_the_middle_nothing_is_left(number: signal.Signals, tmp_path: Path) -> None:
-    with running(folder=tmp_path) as (process, stderr):
-        until(stderr, "consumer killed")
-        comes_true(lambda: len(processes_in(tmp_path)) >= 2)
+    with start_demo(folder=tmp_path) as (process, stderr):
+        wait_for_output(stderr, "consumer killed")
+        comes_true(lambda: len(list_processes(tmp_path)) >= 2)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err.splitlines()[-1]) == (130, "Interrupted.")
-    assert processes_in(tmp_path) == []
+    assert list_processes(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_proc
 def test_killed_in_the_middle_no_process_is_left(tmp_path: Path) -> None:
-    with running(folder=tmp_path) as (process, stderr):
-        until(stderr, "consumer killed")
-        comes_true(lambda: len(processes_in(tmp_path)) >= 2)
+    with start_demo(folder=tmp_path) as (process, stderr):
+        wait_for_output(stderr, "consumer killed")
+        comes_true(lambda: len(list_processes(tmp_path)) >= 2)
         process.kill()
         process.communicate(timeout=60)
 
-    comes_true(lambda: processes_in(tmp_path) == [])
+    comes_true(lambda: list_processes(tmp_path) == [])
 
 
 def comes_true(condition: Callable[[], bool]) -> None:
@@ -309,7 +318,7 @@ def comes_true(condition: Callable[[], bool]) -> None:
 )
 def test_what_the_demo_cannot_use_is_said_in_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "there.db").touch()
-    ran = demo(*arguments, "--keep", folder=tmp_path)
+    ran = run_demo(*arguments, "--keep", folder=tmp_path)
 
     assert ran.code == 2
     assert words in ran.sentence
@@ -317,7 +326,7 @@ def test_what_the_demo_cannot_use_is_said_in_a_sentence(arguments: list[str], wo
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
-    ran = demo("--store", "postgresql://nobody:geheim@127.0.0.1:1/nothing", folder=tmp_path)
+    ran = run_demo("--store", "postgresql://nobody:geheim@127.0.0.1:1/nothing", folder=tmp_path)
 
     assert ran.code == 3
     assert "geheim" not in ran.err

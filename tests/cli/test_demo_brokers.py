@@ -14,7 +14,15 @@ from pillarbox.brokers.factory import transport_from_url
 from pillarbox.demo.target import Target, open_endpoint, parse_target
 from pillarbox.errors import ConfigError, TransportUnavailable
 from pillarbox.testing.samples import sample
-from tests.support.cli.demo import ORDERS, check, demo, needs_proc, processes_in, running, until
+from tests.support.cli.demo import (
+    ORDERS,
+    check_result,
+    list_processes,
+    needs_proc,
+    run_demo,
+    start_demo,
+    wait_for_output,
+)
 from tests.support.nats_server import NatsServer
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
@@ -34,9 +42,9 @@ def broker(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_the_demo_over_a_broker(broker: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     store = STORES[broker.partition(":")[0]]
     place = ["--store", request.getfixturevalue("postgres_url")] if store == "postgresql" else []
-    ran = demo("--seed", "5", "--json", *place, "--to", broker, folder=tmp_path)
+    ran = run_demo("--seed", "5", "--json", *place, "--to", broker, folder=tmp_path)
 
-    check(ran)
+    check_result(ran)
     assert ran.err.startswith(f"Pillarbox demo: {ORDERS} orders from {store} over ")
     assert list(tmp_path.iterdir()) == []
 
@@ -73,7 +81,7 @@ async def is_there(target: Target) -> bool:
 @pytest.mark.parametrize("url", ["amqp://app:geheim@127.0.0.1:1/", "nats://app:geheim@127.0.0.1:1",
                                  "redis://app:geheim@127.0.0.1:1"])  # fmt: skip
 def test_a_broker_that_is_not_there(url: str, tmp_path: Path) -> None:
-    ran = demo("--to", url, folder=tmp_path)
+    ran = run_demo("--to", url, folder=tmp_path)
 
     assert ran.code == 3
     assert "cannot be used for the demo" in ran.sentence
@@ -92,9 +100,9 @@ def test_an_option_that_the_demo_sets_itself() -> None:
 def test_a_password_is_in_no_command_line(tmp_path: Path) -> None:
     """The environment of a process is its user's alone; its command line is everybody's."""
     to = "http://127.0.0.1?headers.authorization=Bearer-geheim"
-    with running("--to", to, folder=tmp_path) as (process, stderr):
-        until(stderr, "consumer killed")
-        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_in(tmp_path)]
+    with start_demo("--to", to, folder=tmp_path) as (process, stderr):
+        wait_for_output(stderr, "consumer killed")
+        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in list_processes(tmp_path)]
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
 

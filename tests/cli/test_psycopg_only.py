@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pillarbox import Outbox
-from tests.support.cli.demo import ORDERS, check
+from tests.support.cli.demo import ORDERS, check_result
 from tests.support.cli.program import RunResult, forbid_imports, pillarbox
 from tests.support.http_endpoint import Endpoint
 
@@ -77,7 +77,7 @@ def test_the_demo(modules: str, postgres_url: str, tmp_path: Path) -> None:
         cwd=folder, TMPDIR=str(folder), PYTHONPATH=modules,
     )  # fmt: skip
 
-    check(ran)
+    check_result(ran)
     assert list(folder.iterdir()) == []
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("select 1 from pg_namespace where nspname like 'pillarbox_demo%'").fetchall() == []

@@ -8,14 +8,20 @@ from typing import Final
 
 import pytest
 
-from tests.support.examples.running import MAKE, ROOT, environ
+from tests.support.examples.example import MAKE, ROOT, build_environment
 
 NAMES: Final = sorted(path.parent.name for path in ROOT.glob("examples/*/__main__.py"))
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*MAKE, *arguments], check=False, capture_output=True, text=True, cwd=ROOT, env=environ({}), timeout=100
+        [*MAKE, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=build_environment({}),
+        timeout=100,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.program import pillarbox
-from tests.support.examples.running import ROOT, running
+from tests.support.examples.example import ROOT, run_example
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,11 +30,11 @@ def rows(file: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def test_an_order_goes_through_all_modules(file: Path, tmp_path: Path) -> None:
-    with running("modular_monolith", tmp_path, SHOP_FILE=str(file)) as example:
-        example.until_it_prints(r"^orders: order 1 is placed \(teapot\)$")
-        example.until_it_prints(r"^stock: a teapot is put aside for order 1$")
-        example.until_it_prints(r"^billing: invoice 1 is written for order 1$")
-        example.until_it_prints(r"^orders: order 1 is complete with invoice 1$")
+    with run_example("modular_monolith", tmp_path, SHOP_FILE=str(file)) as example:
+        example.wait_for_output(r"^orders: order 1 is placed \(teapot\)$")
+        example.wait_for_output(r"^stock: a teapot is put aside for order 1$")
+        example.wait_for_output(r"^billing: invoice 1 is written for order 1$")
+        example.wait_for_output(r"^orders: order 1 is complete with invoice 1$")
         example.interrupt()
     assert rows(file, "select id, article, status from orders") == [(1, "teapot", "complete")]
     assert rows(file, "select distinct correlation_id is null from pillarbox_history") == [(0,)]
@@ -42,12 +42,12 @@ def test_an_order_goes_through_all_modules(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_dead_process_began_is_finished_once(file: Path, tmp_path: Path) -> None:
-    with running("modular_monolith", tmp_path, SHOP_FILE=str(file)) as example:
-        example.until_it_prints(r"^stock: a teapot is put aside for order 1$")  # the transaction is still open
+    with run_example("modular_monolith", tmp_path, SHOP_FILE=str(file)) as example:
+        example.wait_for_output(r"^stock: a teapot is put aside for order 1$")  # the transaction is still open
         os.killpg(example.process.pid, signal.SIGKILL)
-    with running("modular_monolith", tmp_path, SHOP_FILE=str(file)) as example:
-        example.until_it_prints(r"^orders: order 2 is placed")
-        example.until(
+    with run_example("modular_monolith", tmp_path, SHOP_FILE=str(file)) as example:
+        example.wait_for_output(r"^orders: order 2 is placed")
+        example.wait_until(
             lambda: rows(file, "select id, status from orders order by id") == [(1, "complete"), (2, "complete")],
             "both orders are complete",
         )
@@ -56,7 +56,7 @@ def test_what_a_dead_process_began_is_finished_once(file: Path, tmp_path: Path) 
                 "messages", "replay", "--destination", destination, "--yes", "--store", f"sqlite:///{file}"
             )
             assert again.code == 0, again.err
-        example.until(
+        example.wait_until(
             lambda: rows(file, "select count(*) from pillarbox_inbox where duplicates > 0") == [(6,)],
             "everything has come a second time",
         )

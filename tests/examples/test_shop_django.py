@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.support.cli.program import environment
-from tests.support.examples.running import ROOT, Example, asked, running
+from tests.support.examples.example import ROOT, Example, fetch_json, run_example
 from tests.support.nats_server import PrivateNats, private_nats
 from tests.support.private_program import free_port
 
@@ -39,7 +39,7 @@ class Shop:
 
     def wait_for_parcels(self, *parcels: dict[str, Any], example: Example) -> None:
         wanted = {"parcels": [*parcels]}
-        example.until(lambda: asked(f"{self.url}/parcels") == wanted, f"the parcels are {parcels}")
+        example.wait_until(lambda: fetch_json(f"{self.url}/parcels") == wanted, f"the parcels are {parcels}")
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -58,9 +58,9 @@ def parcel(order_id: int, article: str, status: str) -> dict[str, Any]:
 
 
 def test_an_order_is_packed(shop: Shop, tmp_path: Path) -> None:
-    with running("shop_django", tmp_path, **shop.variables) as example:
-        example.until_it_prints(r"^shop: order 1 is placed \(teapot\)$")
-        example.until_it_prints(r"^warehouse: a teapot is packed for order 1$")
+    with run_example("shop_django", tmp_path, **shop.variables) as example:
+        example.wait_for_output(r"^shop: order 1 is placed \(teapot\)$")
+        example.wait_for_output(r"^warehouse: a teapot is packed for order 1$")
         shop.wait_for_parcels(parcel(1, "teapot", "packed"), example=example)
         status = shop.manage("pillarbox", "status")
         assert status.returncode == 0, status.stderr
@@ -69,7 +69,7 @@ def test_an_order_is_packed(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_people_order_while_the_broker_is_away(shop: Shop, nats: PrivateNats, tmp_path: Path) -> None:
-    with running("shop_django", tmp_path, **shop.variables) as example:
+    with run_example("shop_django", tmp_path, **shop.variables) as example:
         shop.wait_for_parcels(parcel(1, "teapot", "packed"), example=example)
         nats.stop()
         shop.post("/orders?article=cup")
@@ -77,7 +77,7 @@ def test_people_order_while_the_broker_is_away(shop: Shop, nats: PrivateNats, tm
         shop.post("/orders/1/cancel")
         nats.start()
         shop.wait_for_parcels(parcel(1, "teapot", "unpacked"), parcel(2, "cup", "unpacked"), example=example)
-        assert example.printed.index("cup is packed") < example.printed.index("order 2 is unpacked")
+        assert example.output.index("cup is packed") < example.output.index("order 2 is unpacked")
 
 
 def test_its_migrations_are_complete(shop: Shop) -> None:
@@ -87,6 +87,6 @@ def test_its_migrations_are_complete(shop: Shop) -> None:
 
 def test_a_broker_that_is_away_at_the_start_is_told_in_a_sentence(shop: Shop, tmp_path: Path) -> None:
     shop.variables["SHOP_BROKER"] = f"nats://127.0.0.1:{free_port()}"
-    with running("shop_django", tmp_path, **shop.variables) as example:
-        example.until_it_prints(r"^Error: NATS at .* cannot be reached .*\.$")
-        assert example.ended() != 0
+    with run_example("shop_django", tmp_path, **shop.variables) as example:
+        example.wait_for_output(r"^Error: NATS at .* cannot be reached .*\.$")
+        assert example.wait_for_exit() != 0

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tests.support.cli.program import pillarbox
-from tests.support.examples.running import Example, asked, running
+from tests.support.examples.example import Example, fetch_json, run_example
 from tests.support.postgres_server import scratch_database
 from tests.support.private_program import free_port
 
@@ -53,13 +53,13 @@ class Shop:
     @property
     def statuses(self) -> dict[str, str] | None:
         """Of each order; None while nobody answers."""
-        found: dict[str, str] | None = asked(self.orders_url)
+        found: dict[str, str] | None = fetch_json(self.orders_url)
         return found
 
     def parcels(self, *, example: Example) -> list[int]:
         """The order of each parcel, as soon as somebody answers."""
         url = f"http://127.0.0.1:{self.shipping_port}/parcels"
-        found: list[int] = example.until(lambda: asked(url), "shipping answers")
+        found: list[int] = example.wait_until(lambda: fetch_json(url), "shipping answers")
         return sorted(found)
 
     def place(self, article: str) -> None:
@@ -67,7 +67,7 @@ class Shop:
 
     def wait_until_shipped(self, count: int, *, example: Example) -> None:
         everything = {str(number): "shipped" for number in range(1, count + 1)}
-        example.until(lambda: self.statuses == everything, f"{count} orders are shipped")
+        example.wait_until(lambda: self.statuses == everything, f"{count} orders are shipped")
 
     def number(self, sql: str) -> int:
         with psycopg.connect(self.database) as connection:
@@ -100,10 +100,10 @@ def removed(exchange: str, *, broker: str) -> Iterator[None]:
 
 
 def test_an_order_goes_round(shop: Shop, tmp_path: Path) -> None:
-    with running("shop_fastapi", tmp_path, **shop.variables) as example:
-        example.until_it_prints(r"^orders: order 1 is placed \(teapot\)$")
-        example.until_it_prints(r"^shipping: parcel 1 goes out for order 1 \(teapot\)$")
-        example.until_it_prints(r"^orders: order 1 is shipped in parcel 1$")
+    with run_example("shop_fastapi", tmp_path, **shop.variables) as example:
+        example.wait_for_output(r"^orders: order 1 is placed \(teapot\)$")
+        example.wait_for_output(r"^shipping: parcel 1 goes out for order 1 \(teapot\)$")
+        example.wait_for_output(r"^orders: order 1 is shipped in parcel 1$")
         shop.wait_until_shipped(1, example=example)
         status = pillarbox("status", "--store", shop.database, "--schema", "orders")
         assert status.code == 0, status.err
@@ -112,16 +112,16 @@ def test_an_order_goes_round(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_both_services_are_killed_and_every_order_is_shipped_once(shop: Shop, tmp_path: Path) -> None:
-    with running("shop_fastapi", tmp_path, **shop.variables) as example:
+    with run_example("shop_fastapi", tmp_path, **shop.variables) as example:
         shop.wait_until_shipped(1, example=example)
         with ThreadPoolExecutor(8) as customers:
             placing = [customers.submit(shop.place, f"cup {number}") for number in range(ORDERS)]
-            example.until_it_prints(r"^shipping: parcel \d+ goes out", count=ORDERS // 3)
+            example.wait_for_output(r"^shipping: parcel \d+ goes out", count=ORDERS // 3)
             example.kill("shipping")
             for placed in placing:
                 placed.result()
         example.kill("orders")
-        example.until_it_prints(r"^(?:orders|shipping) was ended, and starts again$", count=2)
+        example.wait_for_output(r"^(?:orders|shipping) was ended, and starts again$", count=2)
         shop.wait_until_shipped(1 + ORDERS, example=example)
         assert shop.parcels(example=example) == [*range(1, 2 + ORDERS)]
 
@@ -129,7 +129,7 @@ def test_both_services_are_killed_and_every_order_is_shipped_once(shop: Shop, tm
             "messages", "replay", "--destination", "broker", "--yes", "--store", shop.database, "--schema", "orders"
         )
         assert replayed.code == 0, replayed.err
-        example.until(
+        example.wait_until(
             lambda: shop.number("select sum(duplicates) from shipping.pillarbox_inbox") > ORDERS,
             "everything has come a second time",
         )
@@ -139,7 +139,7 @@ def test_both_services_are_killed_and_every_order_is_shipped_once(shop: Shop, tm
 
 def test_a_database_that_is_away_is_told_in_a_sentence(tmp_path: Path) -> None:
     away = f"postgresql+asyncpg://postgres@127.0.0.1:{free_port()}/shop"
-    with running("shop_fastapi", tmp_path, SHOP_DATABASE=away) as example:
-        example.until_it_prints(r"^Error: PostgreSQL cannot be reached .*\.$")
-        assert example.ended() != 0
-        assert "Traceback" not in example.printed
+    with run_example("shop_fastapi", tmp_path, SHOP_DATABASE=away) as example:
+        example.wait_for_output(r"^Error: PostgreSQL cannot be reached .*\.$")
+        assert example.wait_for_exit() != 0
+        assert "Traceback" not in example.output

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.support.cli.program import environment, pillarbox
-from tests.support.examples.running import ROOT, Example, running
+from tests.support.examples.example import ROOT, Example, run_example
 from tests.support.private_program import free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,14 +36,14 @@ class Shop:
 
     def until_it_arrived(self, order_id: int, article: str) -> None:
         body = f'{{"order_id":{order_id},"article":"{article}"}}'
-        self.example.until_it_prints(f"^partner: orders.placed {re.escape(body)}$")
+        self.example.wait_for_output(f"^partner: orders.placed {re.escape(body)}$")
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     file, port = tmp_path / "shop.db", free_port()
     variables = {"SHOP_FILE": str(file), "PARTNER_PORT": str(port), "PILLARBOX_RELAY_LEASE": "2s"}
-    with running("webhook_script", tmp_path, **variables) as example:
+    with run_example("webhook_script", tmp_path, **variables) as example:
         yield Shop(example, file=file, port=port)
 
 
@@ -51,8 +51,8 @@ def test_what_the_script_wrote_arrives_signed_and_nothing_else_is_believed(shop:
     shop.until_it_arrived(1, "teapot")
     forged = httpx.post(shop.hooks, json={"order_id": 2, "article": "everything"}, timeout=100)
     assert forged.status_code == 401
-    shop.example.until_it_prints("^partner: refused. A webhook has no webhook-id header")
-    assert "everything" not in shop.example.printed
+    shop.example.wait_for_output("^partner: refused. A webhook has no webhook-id header")
+    assert "everything" not in shop.example.output
     status = pillarbox("status", "--store", shop.store)
     assert status.code == 0, status.err
     assert "partner" in status.out
@@ -73,6 +73,6 @@ def test_whoever_is_killed_every_order_arrives(shop: Shop) -> None:
 def test_a_program_that_cannot_run_ends_the_example(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         variables = {"SHOP_FILE": str(tmp_path / "shop.db"), "PARTNER_PORT": str(other.getsockname()[1])}
-        with running("webhook_script", tmp_path, **variables) as example:
-            example.until_it_prints("^partner ended with 1, and the example with it")
-            assert example.ended() != 0
+        with run_example("webhook_script", tmp_path, **variables) as example:
+            example.wait_for_output("^partner ended with 1, and the example with it")
+            assert example.wait_for_exit() != 0

@@ -15,7 +15,16 @@ import pytest
 from pillarbox.demo.scenario import Scenario, plan_orders
 from tests.support.cli.program import PROGRAM, RunResult, environment, pillarbox
 
-__all__ = ["FIELDS", "ORDERS", "check", "demo", "needs_proc", "processes_in", "running", "until"]
+__all__ = [
+    "FIELDS",
+    "ORDERS",
+    "check_result",
+    "list_processes",
+    "needs_proc",
+    "run_demo",
+    "start_demo",
+    "wait_for_output",
+]
 
 FIELDS = [
     "committed", "rolled_back", "effects", "lost", "ghosts", "out_of_order", "received", "duplicates", "absorbed",
@@ -25,13 +34,13 @@ ORDERS = 120
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc to see processes")
 
 
-def demo(*arguments: str, folder: Path) -> RunResult:
+def run_demo(*arguments: str, folder: Path) -> RunResult:
     """Run the demo to its end, with its files below this folder."""
     return pillarbox("demo", "--orders", str(ORDERS), *arguments, cwd=folder, TMPDIR=str(folder))
 
 
-def check(ran: RunResult) -> None:
-    """Check the verdict."""
+def check_result(ran: RunResult) -> None:
+    """Check the result."""
     result = json.loads(ran.out.splitlines()[-1])
     assert (ran.code, list(result)) == (0, FIELDS), ran
     assert result["committed"] == ORDERS
@@ -44,7 +53,7 @@ def check(ran: RunResult) -> None:
 
 
 @contextmanager
-def running(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+def start_demo(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     with subprocess.Popen(
         [PROGRAM, "demo", "--orders", str(ORDERS), *arguments],
         stdout=subprocess.PIPE,
@@ -60,14 +69,14 @@ def running(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[st
             process.kill()
 
 
-def until(stderr: IO[str], words: str) -> None:
+def wait_for_output(stderr: IO[str], words: str) -> None:
     for line in stderr:
         if words in line:
             return
     pytest.fail(f"it ended without saying {words!r}")
 
 
-def processes_in(folder: Path) -> list[int]:
+def list_processes(folder: Path) -> list[int]:
     """Return the ids of processes that work below this folder."""
     found = []
     for cwd in Path("/proc").glob("[0-9]*/cwd"):

@@ -1,4 +1,4 @@
-"""Runs an example by the command that its README gives, as a person does in a terminal."""
+"""Runs an example with the command of its README."""
 
 from __future__ import annotations
 
@@ -17,75 +17,75 @@ import httpx
 
 from tests.support.cli.program import environment
 
-__all__ = ["MAKE", "ROOT", "Example", "asked", "environ", "running"]
+__all__ = ["MAKE", "ROOT", "Example", "build_environment", "fetch_json", "run_example"]
 
 T = TypeVar("T")
 ROOT: Final = Path(__file__).parents[3]
-_PATIENCE: Final = 100.0
+_TIMEOUT: Final = 100.0
 MAKE: Final = ("make", "--no-print-directory", f"VENV={sys.prefix}", f"--old-file={sys.prefix}/.ready")
-"""The make that people run, with the virtualenv of these tests, as it is."""
+"""make, with the virtualenv of these tests."""
 _OF_MAKE: Final = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
-"""The tests themselves may run under make, and what it tells its children is not meant for this one."""
+"""Variables that a make around the tests sets for its children: this one must not see them."""
 
 
 class Example:
-    """The example while it runs, and what it has printed."""
+    """A running example, and its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
         self._log = log
 
     @property
-    def printed(self) -> str:
+    def output(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def until(self, look: Callable[[], T], what: str) -> T:
-        """The first answer that is true in itself. An example that has ended gives none."""
-        deadline = time.monotonic() + _PATIENCE
+    def wait_until(self, look: Callable[[], T], what: str) -> T:
+        """Poll until `look` returns something true, and return it; fail if the example ends before."""
+        deadline = time.monotonic() + _TIMEOUT
         while True:
-            has_ended = self.process.poll() is not None  # asked before looking: what it said last counts
+            has_ended = self.process.poll() is not None  # checked before looking: its last output counts
             if found := look():
                 return found
-            assert not has_ended, f"it ended before: {what}\n{self.printed}"
-            assert time.monotonic() < deadline, f"not within {_PATIENCE:g} s: {what}\n{self.printed}"
+            assert not has_ended, f"it ended before: {what}\n{self.output}"
+            assert time.monotonic() < deadline, f"not within {_TIMEOUT:g} s: {what}\n{self.output}"
             time.sleep(0.05)
 
-    def until_it_prints(self, pattern: str, *, count: int = 1) -> list[Any]:
-        """What the pattern matched, once it did so often."""
+    def wait_for_output(self, pattern: str, *, count: int = 1) -> list[Any]:
+        """Wait until the output matches so often, and return the matches."""
 
         def found() -> list[Any]:
-            matches = re.findall(pattern, self.printed, flags=re.MULTILINE)
+            matches = re.findall(pattern, self.output, flags=re.MULTILINE)
             return matches if len(matches) >= count else []
 
-        return self.until(found, f"it prints {pattern!r} {count} times")
+        return self.wait_until(found, f"it prints {pattern!r} {count} times")
 
-    def ended(self) -> int:
-        """Its exit code, once it has ended by itself."""
-        return self.process.wait(_PATIENCE)
+    def wait_for_exit(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        return self.process.wait(_TIMEOUT)
 
     def kill(self, program: str) -> None:
-        """SIGKILL to the process of that name that was started last."""
-        *_, pid = self.until_it_prints(rf"^{program} is process (\d+)$")
+        """Send SIGKILL to the latest process of that name."""
+        *_, pid = self.wait_for_output(rf"^{program} is process (\d+)$")
         os.kill(int(pid), signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Ctrl-C: every process of the terminal gets it, and ends without a word of complaint."""
+        """Send SIGINT to all processes, as Ctrl-C does, and check that they end without a traceback."""
         os.killpg(self.process.pid, signal.SIGINT)
-        self._expect_the_end()
+        self._check_end()
 
     def terminate(self) -> None:
-        """SIGTERM to make alone, which passes it on; and so does the example."""
+        """Send SIGTERM to make alone, which passes it on, and check that all processes end."""
         self.process.terminate()
-        self._expect_the_end()
+        self._check_end()
 
-    def _expect_the_end(self) -> None:
-        self.process.wait(_PATIENCE)
-        assert "Traceback" not in self.printed, self.printed
-        started = re.findall(r"^\w+ is process (\d+)$", self.printed, flags=re.MULTILINE)
-        assert not [pid for pid in started if _lives(int(pid))], self.printed
+    def _check_end(self) -> None:
+        self.process.wait(_TIMEOUT)
+        assert "Traceback" not in self.output, self.output
+        started = re.findall(r"^\w+ is process (\d+)$", self.output, flags=re.MULTILINE)
+        assert not [pid for pid in started if _is_alive(int(pid))], self.output
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -94,14 +94,14 @@ def _lives(pid: int) -> bool:
 
 
 @contextmanager
-def running(name: str, folder: Path, **variables: str) -> Iterator[Example]:
-    """`make example NAME=…`; killed in the end with all it started, if it still runs."""
+def run_example(name: str, folder: Path, **variables: str) -> Iterator[Example]:
+    """Run `make example NAME=…`, and kill it with all its processes after the block."""
     command = f"make example NAME={name}"
     assert command in (ROOT / "examples" / name / "README.md").read_text(), "the README gives another command"
     log = folder / "printed"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*MAKE, *command.split()[1:]], cwd=ROOT, env=environ(variables),
+            [*MAKE, *command.split()[1:]], cwd=ROOT, env=build_environment(variables),
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
     try:
@@ -112,14 +112,14 @@ def running(name: str, folder: Path, **variables: str) -> Iterator[Example]:
         process.wait()
 
 
-def environ(variables: Mapping[str, str]) -> dict[str, str]:
-    """What a terminal would have, and these."""
+def build_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a terminal, with these variables."""
     return {name: value for name, value in environment(variables).items() if name not in _OF_MAKE}
 
 
-def asked(url: str) -> Any:
-    """The JSON that is there; None while nobody answers."""
+def fetch_json(url: str) -> Any:
+    """Return the JSON at this URL; None while no server answers."""
     try:
-        return httpx.get(url, timeout=_PATIENCE).raise_for_status().json()
+        return httpx.get(url, timeout=_TIMEOUT).raise_for_status().json()
     except httpx.TransportError:
         return None

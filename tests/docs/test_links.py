@@ -33,6 +33,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_page_begins_with_its_title_and_says_what_it_is_for(page: Path) -> None:
+    title, _, rest = page.read_text("utf-8").partition("\n")
+    opening = next(line for line in rest.splitlines() if line)
+
+    assert title.startswith("# ")
+    assert not opening.startswith(("#", "```", "|", "- "))
+
+
 def test_the_readme_leads_to_every_page() -> None:
     linked = set(LINK.findall((ROOT / "README.md").read_text("utf-8")))
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}

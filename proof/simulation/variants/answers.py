@@ -92,7 +92,7 @@ def sent_before_it_is_claimed(replace: Replace) -> None:
 
 
 def strikes_forgotten(replace: Replace) -> None:
-    """Nobody counts how rate relays died with a message in hand."""
+    """Nobody counts how often relays died with a message in hand."""
     original_recover = LaneOrdering.recover_claim
 
     def recover_claim(ordering: LaneOrdering, number: int, messages: Sequence[Message], *, strikes: int) -> None:
@@ -113,7 +113,7 @@ def never_given_up(replace: Replace) -> None:
 
 
 def never_alone(replace: Replace) -> None:
-    """A deadly message is sent with others, however rate relays died of it."""
+    """A deadly message is sent with others, however often relays died of it."""
     replace(ordering_module, "LONE_STRIKES", 10_000)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
 
+from tests.support.private_program import free_port
 from tests.support.servers import ServerMissing, missing
 
 __all__ = ["MotoServer", "PrivateMoto", "private_moto"]
@@ -35,7 +34,7 @@ class PrivateMoto:
         """A new one that answers, or `ServerMissing`."""
         if find_spec("moto") is None:
             raise ServerMissing("the package moto is not installed")
-        server = cls(_free_port())
+        server = cls(free_port())
         try:
             server._start()
         except BaseException:
@@ -102,11 +101,3 @@ def private_moto() -> PrivateMoto:
 
 def port_of(url: str) -> int:
     return urlsplit(url).port or 80
-
-
-def _free_port() -> int:
-    while True:
-        port = random.randint(20_000, 30_000)
-        with socket.socket() as candidate:
-            if candidate.connect_ex(("127.0.0.1", port)) != 0:
-                return port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import random
 import shutil
 import signal
 import socket
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.support.private_program import free_port
 from tests.support.servers import ServerMissing
 
 __all__ = ["PrivateMosquitto", "mosquitto_program"]
@@ -43,7 +43,7 @@ class PrivateMosquitto:
         """A new one that answers, or `ServerMissing`. `files` are written into its folder first."""
         if mosquitto_program() is None:
             raise ServerMissing("none answers at the usual port, and the program is not installed")
-        broker = cls(Path(tempfile.mkdtemp(prefix="pillarbox-mosquitto-")), _free_port(), settings)
+        broker = cls(Path(tempfile.mkdtemp(prefix="pillarbox-mosquitto-")), free_port(), settings)
         try:
             for name, text in (files or {}).items():
                 broker.write(name, text)
@@ -121,12 +121,3 @@ class PrivateMosquitto:
         with socket.socket() as probe:
             probe.settimeout(1)
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def _free_port() -> int:
-    """One below those that the kernel hands out: nobody takes it while the broker is down for a test."""
-    while True:
-        port = random.randint(20_000, 30_000)
-        with socket.socket() as candidate:
-            if candidate.connect_ex(("127.0.0.1", port)) != 0:
-                return port

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +15,7 @@ from typing import Final, Literal
 import psycopg
 
 from tests.support.postgres_programs import Account, account, environment, program_folders, reachable
+from tests.support.private_program import free_port
 from tests.support.servers import ServerMissing
 
 __all__ = ["PrivatePostgres", "StopMode"]
@@ -54,7 +53,7 @@ class PrivatePostgres:
             raise ServerMissing("none answers at the usual port, and its programs are not installed")
         runs_as = account()
         folder = Path(tempfile.mkdtemp(prefix="pillarbox-postgres-"))
-        server = cls(programs, folder, _free_port(), runs_as)
+        server = cls(programs, folder, free_port(), runs_as)
         try:
             server._make_data()
             server.start()
@@ -156,12 +155,3 @@ class PrivatePostgres:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for pytest, which then ends the server
             )
-
-
-def _free_port() -> int:
-    """One below those that the kernel hands out: nobody takes it while the server is down for a test."""
-    while True:
-        port = random.randint(20_000, 30_000)
-        with socket.socket() as candidate:
-            if candidate.connect_ex(("127.0.0.1", port)) != 0:
-                return port

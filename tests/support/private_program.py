@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import shutil
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -124,10 +127,45 @@ class PrivateProgram:
             self._process.wait(_PATIENCE)
 
 
+_FIRST_PORT: Final = 20_000
+_RANGE: Final = 100
+_RANGES: Final = 100
+
+
+class _Ports:
+    """Ports that no other test process on this machine chooses: each process locks a range, and goes round in it."""
+
+    def __init__(self) -> None:
+        # Not the shared dice, which a test may have seeded. The lock ends with the process.
+        numbers = random.SystemRandom().sample(range(_RANGES), _RANGES)
+        self._number = next(number for number in numbers if _lock_range(number))
+        self._next = 0
+
+    def choose(self) -> int:
+        self._next = (self._next + 1) % _RANGE
+        return _FIRST_PORT + self._number * _RANGE + self._next
+
+
+def _lock_range(number: int) -> bool:
+    path = Path(tempfile.gettempdir()) / f"pillarbox-test-ports-{os.getuid()}-{number}"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    return True
+
+
+@cache
+def _ports(process: int) -> _Ports:
+    return _Ports()
+
+
 def free_port() -> int:
-    """One below those that the kernel hands out: nobody takes it while the server is down for a test."""
+    """A port below those that the kernel hands out: nobody takes it while the server is down for a test."""
     while True:
-        port = random.randint(20_000, 30_000)
+        port = _ports(os.getpid()).choose()
         with socket.socket() as candidate:
             if candidate.connect_ex(("127.0.0.1", port)) != 0:
                 return port

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -25,6 +24,7 @@ from typing import Final
 import msgspec
 import trustme
 
+from tests.support.private_program import free_port
 from tests.support.servers import ServerMissing
 
 __all__ = ["MAX_MESSAGE", "PrivateRabbitmq", "shared"]
@@ -91,7 +91,7 @@ class PrivateRabbitmq:
         programs = next(iter(_program_folders()), None)
         if programs is None:
             raise ServerMissing("none answers at the usual port, and its programs are not installed")
-        server = cls(programs, Path(tempfile.mkdtemp(prefix="pillarbox-rabbitmq-")), *_free_ports(4))
+        server = cls(programs, Path(tempfile.mkdtemp(prefix="pillarbox-rabbitmq-")), *(free_port() for _ in range(4)))
         try:
             server._prepare()
             server.start()
@@ -243,16 +243,6 @@ def _write_certificates(folder: Path) -> None:
     server.private_key_pem.write_to_path(str(folder / "server.key"))
     client = authority.issue_cert("client@shop.test", common_name="by-certificate")
     client.private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
-
-
-def _free_ports(count: int) -> list[int]:
-    """Below those that the kernel hands out: nobody takes them while the server is down for a test."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = random.randint(20_000, 30_000)
-        if not _is_taken(port):
-            ports.add(port)
-    return list(ports)
 
 
 def _is_taken(port: int) -> bool:

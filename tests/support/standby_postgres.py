@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.support.private_postgres import PrivatePostgres
+from tests.support.private_program import free_port
 
 __all__ = ["standby_of"]
 
@@ -20,7 +20,7 @@ def standby_of(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
     """Made of a copy, for which the primary is stopped and started again. Gone at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="pillarbox-standby-"))
     shutil.chown(folder, primary.data.owner(), primary.data.group())
-    standby = PrivatePostgres(primary.programs, folder, _free_port(), primary.account)
+    standby = PrivatePostgres(primary.programs, folder, free_port(), primary.account)
     primary.stop()
     subprocess.run(["cp", "-a", primary.data, standby.data], check=True)  # with the owner
     primary.start()
@@ -30,10 +30,3 @@ def standby_of(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
     with closing(standby):
         standby.start()
         yield standby
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from msgspec.structs import replace
 
@@ -16,6 +14,6 @@ def test_slow_transactions_of_serialised_writers_come_in_order(scene: Scene) -> 
     scene.fleet.part = replace(scene.fleet.part, latency=0)
     scene.start(1)
     with scene.writing(Load(keys=40, writers=24, rest=0, hold=0.5, rollbacks=0.02)):
-        time.sleep(6)
+        scene.wait_written(1_000)
     scene.wait_drained()
     scene.judge(least=1_000)

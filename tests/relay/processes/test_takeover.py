@@ -62,7 +62,7 @@ def test_a_relay_that_slept_past_its_lease_starts_again_under_a_new_id(scene: Sc
 def test_a_relay_that_slept_past_its_lease_settles_nothing_of_what_it_had_in_hand(scene: Scene) -> None:
     scene.fleet.part = replace(scene.fleet.part, lease=3)  # long enough to pause before it ends
     zombie, other = scene.start(2)
-    with scene.writing(Load()):
+    with scene.writing(Load(), least=50):
         scene.wait_delivered(zombie, 50)
         old_id = scene.freeze_with_full_hands(zombie)
     settled = scene.count(_SETTLED_BY, old_id)

@@ -106,6 +106,15 @@ class Scene:
         before = self.delivered_by(relay)
         until(lambda: self.delivered_by(relay) >= before + count, within=60, what=f"{count} more deliveries")
 
+    def wait_written(self, count: int, *, within: float = 60) -> None:
+        """Until the writers have committed so many ticks, however slow the machine is."""
+
+        def holds() -> bool:
+            ((committed,),) = self.place.rows("select coalesce(sum(number), 0) from tally")
+            return bool(committed >= count)
+
+        until(holds, within=within, what=f"{count} ticks are committed")
+
     def wait_drained(self, *, within: float = 60) -> None:
         until(lambda: not self.count("pillarbox_outbox"), within=within, what="every message is closed")
 
@@ -124,13 +133,14 @@ class Scene:
         return relay_id
 
     @contextmanager
-    def writing(self, load: Load) -> Iterator[None]:
-        """Writers at work, in a thread."""
+    def writing(self, load: Load, *, least: int = 200) -> Iterator[None]:
+        """Writers at work, in a thread, until the block ends and so many ticks are committed."""
         stop = Event()
         with ThreadPoolExecutor(1) as threads:
             written = threads.submit(self.place.write, load, stop)
             try:
                 yield
+                self.wait_written(least)
             finally:
                 stop.set()
             written.result()

@@ -16,6 +16,9 @@
     ├── DecodeError                 a received message is not what it says it is
     ├── StoreError
     │   ├── StoreUnavailable        cannot be reached; try again later           exit 3
+    │   │   └── StoreBusy           answers, but has no room or no time now      exit 3
+    │   ├── StoreForbidden          this login lacks a right
+    │   ├── StoreRefused            will never take this write as it is
     │   ├── SchemaError                                                          exit 4
     │   │   ├── SchemaMissing       the tables are not there
     │   │   ├── SchemaOutdated      the tables are older than this release
@@ -113,6 +116,21 @@ class StoreUnavailable(StoreError):
     """The store cannot be reached, or went away. Trying again later is right."""
 
     exit_code = 3
+
+
+class StoreBusy(StoreUnavailable):
+    """The store answers, but cannot serve now: no connection is free, it starts or stops, its disk is full or fails."""
+
+
+class StoreForbidden(StoreError):
+    """This login lacks a right. See `pillarbox schema grants`."""
+
+
+class StoreRefused(StoreError):
+    """The store will never take this write: a constraint, an index or a type forbids it. Repeating it changes nothing.
+
+    Nothing of the call was written. Of several rows in it, one or more are the cause; the others can be written.
+    """
 
 
 class SchemaError(StoreError):

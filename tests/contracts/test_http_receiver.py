@@ -116,12 +116,12 @@ async def _opened(mode: Mode, secret: str | None) -> AsyncIterator[HttpHarness]:
 class TestHttpReceiver(ReceiverContract):
     @pytest.fixture
     async def harness(self) -> AsyncIterator[HttpHarness]:
-        async with _opened("binary", SECRET) as harness:
+        async with _opened("structured", SECRET) as harness:
             yield harness
 
 
-class TestUnsignedStructuredHttpReceiver(ReceiverContract):
+class TestUnsignedHttpReceiver(ReceiverContract):
     @pytest.fixture
     async def harness(self) -> AsyncIterator[HttpHarness]:
-        async with _opened("structured", None) as harness:
+        async with _opened("binary", None) as harness:
             yield harness

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -127,6 +128,167 @@ def test_a_secret_that_is_too_short_is_refused() -> None:
 def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="over 0"):
         HttpReceiver(**options)
+
+
+# --- only what is signed identifies and selects ----------------------------------------------------------
+
+
+def document(**attributes: object) -> bytes:
+    event = {"specversion": "1.0", "id": "m-1", "source": "/shop", "type": "orders.placed", "data": {"n": 1}}
+    return json.dumps({**event, **attributes}).encode()
+
+
+STRUCTURED = {"content-type": "application/cloudevents+json"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ce-id": "m-1"},
+        {"ce-type": "payments.refunded"},
+        {"CE-Specversion": "1.0", "ce-id": "m-1", "ce-source": "/shop", "ce-type": "orders.placed"},
+        {"ce-id": "m-2", "ce-specversion": "1.0", "ce-source": "/shop", "ce-type": "orders.placed"},
+    ],
+)
+async def test_attributes_that_nobody_signed_are_refused_before_the_body_is_read(headers: dict[str, str]) -> None:
+    async def receive() -> Any:
+        raise AssertionError("the body was asked for")
+
+    async with opened(secrets=[SECRET]) as receiver:
+        assert await _status(receiver, receive, {**headers, **signed(b"{}")}) == 401
+        await assert_nothing_more(receiver)
+
+
+async def post(receiver: HttpReceiver, body: bytes, headers: dict[str, str], path: str = "/") -> tuple[int, Any]:
+    """Send a request; return its status, and the identity, type and topic of the message that came of it."""
+    async with client_of(receiver.app) as client:
+        sending = asyncio.create_task(client.post(path, content=body, headers={**signed(body), **headers}))
+        taking = asyncio.create_task(handle(receiver))
+        await asyncio.wait({sending, taking}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
+        if not taking.done():
+            taking.cancel()
+            return (await sending).status_code, None
+        event = to_cloudevent(await taking)
+        return (await sending).status_code, (event.source, event.message_id, event.type, event.topic)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        STRUCTURED,
+        {"content-type": "application/json"},
+        {"content-type": "text/plain"},
+        {"content-type": "application/cloudevents+json; charset=utf-8"},
+        {"idempotency-key": "another"},
+    ],
+)
+async def test_a_replayed_event_is_the_same_whatever_its_headers_say(headers: dict[str, str]) -> None:
+    async with opened(secrets=[SECRET]) as receiver:
+        same = (204, ("/shop", "m-1", "orders.placed", "orders.placed"))
+        assert await post(receiver, document(), headers) == same
+        assert await post(receiver, document(), headers, path="/elsewhere") == same
+
+
+async def test_a_replayed_plain_message_is_the_same_whatever_its_headers_say() -> None:
+    async with opened(secrets=[SECRET], source="partner") as receiver:
+        for headers in ({}, {"idempotency-key": "another"}, {"x-event": "refund"}):
+            assert await post(receiver, b'{"n": 1}', headers, "/refunds") == (204, ("partner", "m-1", "http", "http"))
+    async with opened(secrets=[SECRET], topic="payments") as receiver:
+        assert await post(receiver, b"{}", {}, "/refunds") == (204, ("http:", "m-1", "http", "payments"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/cloudevents+json", "application/cloudevents+xml", "Application/CloudEvents"]
+)
+@pytest.mark.parametrize("body", [b'{"n": 1}', b"[" + document() + b"]", b"\xef\xbb\xbf" + document(), b""])
+async def test_a_plain_message_cannot_be_made_an_event_that_fails(body: bytes, kind: str) -> None:
+    """Its failure would be kept under the id that was signed, and the real message be taken for a repeat."""
+    async with opened(secrets=[SECRET]) as receiver:
+        assert await post(receiver, body, {"content-type": kind}) == (400, None)
+
+
+@pytest.mark.parametrize("body", [document(id="m-2"), document(id=1), document(id=["m-1"]), document(id="")])
+async def test_the_id_of_a_signed_event_is_the_one_that_was_signed(body: bytes) -> None:
+    async with opened(secrets=[SECRET]) as receiver:
+        assert await post(receiver, body, STRUCTURED) == (400, None)
+
+
+@pytest.mark.parametrize("name", ["webhook-id", "webhook-signature", "content-type", "ce-id"])
+async def test_a_header_that_comes_twice_is_refused(name: str) -> None:
+    async with opened() as receiver, client_of(receiver.app) as client:
+        answer = await client.post("/", content=b"{}", headers=[(name, "a"), (name, "b")])
+        assert (answer.status_code, name in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "change", [{signing.TIMESTAMP: "1"}, {signing.TIMESTAMP: "now"}, {signing.TIMESTAMP: "9" * 5_000}]
+)
+async def test_an_old_request_is_refused_before_its_body_is_read(change: dict[str, str]) -> None:
+    async def receive() -> Any:
+        raise AssertionError("the body was asked for")
+
+    async with opened(secrets=[SECRET]) as receiver:
+        assert await _status(receiver, receive, {**signed(b"{}"), **change}) == 401
+
+
+# --- what requests may take ------------------------------------------------------------------------------
+
+
+class Slow:
+    """A sender that sends pieces, and then nothing more and does not hang up."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+        self.is_read = asyncio.Event()
+
+    async def receive(self) -> Any:
+        if self._pieces:
+            return {"type": "http.request", "body": self._pieces.pop(0), "more_body": True}
+        self.is_read.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    async with opened(secrets=[SECRET], body_timeout=timedelta(milliseconds=50)) as receiver:
+        assert await _status(receiver, Slow(b"{").receive, signed(b"{}")) == 408
+
+
+@pytest.mark.parametrize("secrets", [[], [SECRET]])
+async def test_all_requests_together_hold_so_many_bytes(secrets: list[str]) -> None:
+    kib = 1024
+    async with opened(secrets=secrets, largest=100 * kib, buffered=250 * kib) as receiver:
+        slow = [Slow(b"x" * 90 * kib) for _ in range(2)]
+        holding = [asyncio.create_task(_status(receiver, one.receive, signed(b""))) for one in slow]
+        for one in slow:
+            await one.is_read.wait()
+        assert await _status(receiver, Slow(b"x" * 90 * kib).receive, signed(b"")) == 503
+        # What was refused holds nothing any more, and what fits is taken.
+        async with client_of(receiver.app) as client:
+            handling = asyncio.create_task(handle(receiver))
+            assert (await client.post("/", content=b"{}", headers=signed(b"{}"))).status_code == 204
+            await handling
+        for task in holding:
+            task.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+        assert receiver.app._buffer._held == 0
+
+
+async def test_a_request_that_is_alone_may_be_as_large_as_one_may_be() -> None:
+    async with opened(largest=1_000, buffered=1_000) as receiver, client_of(receiver.app) as client:
+        handling = asyncio.create_task(handle(receiver))
+        assert (await client.post("/", content=b"x" * 1_000)).status_code == 204
+        await handling
+
+
+@pytest.mark.parametrize("length", ["-1", "1e3", "x", "0x10", "１"])
+async def test_a_length_that_is_no_number_is_refused(length: str) -> None:
+    async with opened() as receiver:
+        assert await _status(receiver, Slow().receive, {"content-length": length}) == 400
+
+
+def test_all_bodies_have_room_for_one() -> None:
+    with pytest.raises(ConfigError, match="buffered"):
+        HttpReceiver(largest=1_000, buffered=999)
 
 
 # --- answers ---------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -364,3 +366,23 @@ async def test_what_comes_while_the_server_is_asked_is_not_taken_for_what_was_ou
             await other.close()
             await dead.close()
     assert list(came) == [f"{stream.name}.1", f"{stream.name}.2"]
+
+
+@pytest.mark.parametrize("block", [b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0", b"NATS/1.0\r\n\xff: \xff\r\n\r\n"])
+async def test_headers_that_cannot_be_read_stop_nobody(nats_url: str, stream: Stream, block: bytes) -> None:
+    await asyncio.to_thread(publish_block, nats_url, f"{stream.name}.bad", block)
+    await stream.put(f"{stream.name}.good")
+    async with opened(nats_url, stream) as receiver:
+        taken = await take(receiver, 2)
+    assert [one.fallback.topic for one in taken] == [f"{stream.name}.bad", f"{stream.name}.good"]
+
+
+def publish_block(url: str, subject: str, block: bytes) -> None:
+    """Publish as no client would, and return when the server has stored it."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 4222)) as line:
+        line.sendall(b'CONNECT {"verbose": false, "headers": true}\r\n')
+        line.sendall(b"HPUB %b %d %d\r\n%bx\r\nPING\r\n" % (subject.encode(), len(block), len(block) + 1, block))
+        answer = b""
+        while b"PONG" not in answer:
+            answer += line.recv(4_096)

@@ -40,11 +40,12 @@ async def test_a_missing_virtual_host_is_an_outage(private_rabbitmq: PrivateRabb
 async def test_no_permission_to_write_is_an_outage_that_names_the_exchange(own: Topology) -> None:
     host, port = own.address
     url = f"amqp://limited:canary-limited@{host}:{port}/"
-    async with opened(url, exchange=own.exchange) as transport:
-        with pytest.raises(TransportUnavailable, match="grant") as error:
+    # RabbitMQ 3 refuses the message. From 4 on it does not even tell whether the exchange is there.
+    with pytest.raises(TransportUnavailable, match="grant") as error:
+        async with opened(url, exchange=own.exchange) as transport:
             await transport.send([sample(), sample()])
-        assert own.exchange in str(error.value)
-        assert not error.value.mid_send
+    assert own.exchange in str(error.value)
+    assert not error.value.mid_send
     assert "grant" in await refusal(url, exchange=f"{own.exchange}-new", declare="true")
 
 

@@ -20,7 +20,8 @@ from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
 from pillarbox.brokers.factory import receiver_from_url
-from pillarbox.brokers.rabbitmq import RabbitmqReceiver
+from pillarbox.brokers.rabbitmq import RabbitmqReceiver, RabbitmqReceiverSettings
+from pillarbox.brokers.rabbitmq.receiver import build_queue_arguments
 from pillarbox.decoding import decode_incoming, encode_incoming, to_cloudevent
 from pillarbox.errors import ConfigError, TransportUnavailable
 from pillarbox.testing.fault_proxy import FaultProxy
@@ -101,7 +102,30 @@ async def test_a_declared_queue_is_durable_and_a_quorum_queue(topology: Topology
     own = f"{topology.queue}-own"
     async with opened(topology.url, queue=own, declare=True, exchange=topology.exchange):
         # Declaring the same again is fine, and anything else is not.
-        await topology.channel.declare_queue(own, durable=True, arguments={"x-queue-type": "quorum"})
+        version = await read_version(topology)
+        arguments = build_queue_arguments(RabbitmqReceiverSettings(url=topology.url, queue=own), version=version)
+        assert arguments["x-queue-type"] == "quorum"
+        assert ("x-delivery-limit" in arguments) == (int(version.partition(".")[0]) >= 4)
+        await topology.channel.declare_queue(own, durable=True, arguments=arguments)
+
+
+async def read_version(topology: Topology) -> str:
+    async with aiormq.connect(topology.url) as connection:
+        assert isinstance(connection, aiormq.Connection)
+        return str(connection.server_properties["version"])
+
+
+async def test_a_message_that_is_returned_often_stays(topology: Topology) -> None:
+    """RabbitMQ 4 drops it after 20 deliveries, unless the queue was declared otherwise."""
+    own = f"{topology.queue}-own"
+    async with opened(topology.url, queue=own, declare=True, exchange=topology.exchange) as one:
+        await put(topology, b"again and again")
+        for _ in range(25):
+            (received,) = await take(one, 1)
+            await one.give_back(received)
+        (received,) = await take(one, 1)
+
+    assert received.body == b"again and again"
 
 
 async def test_the_exchange_is_made_too(topology: Topology) -> None:

@@ -88,14 +88,20 @@ async def until(true: Callable[[], object]) -> None:
 # --- topology and the state of the server ---
 
 
-async def test_a_key_that_holds_something_else_is_an_outage(server: PrivateRedis, client: Any) -> None:
+async def test_a_fixed_key_that_holds_something_else_is_an_outage(server: PrivateRedis, client: Any) -> None:
     client.set("orders", "x")
-    text = await outage(server.url)
+    text = await outage(server.url, key="orders")
     assert "'orders'" in text
     assert "WRONGTYPE" in text
+
+
+async def test_a_topic_whose_key_holds_something_else_costs_its_own_messages(server: PrivateRedis, client: Any) -> None:
+    client.set("orders", "x")
     good, bad = await sent(server.url, sample(topic="other"), sample())
     assert good == DELIVERED
-    assert bad.lost
+    assert bad.rejected
+    assert "'orders'" in (bad.error or "")
+    assert "WRONGTYPE" in (bad.error or "")
 
 
 async def test_a_stream_can_be_wanted_to_be_there(server: PrivateRedis, client: Any) -> None:

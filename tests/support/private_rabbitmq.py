@@ -229,6 +229,8 @@ def shared() -> PrivateRabbitmq:
 
 def _program_folders() -> Sequence[Path]:
     """Not Debian's `/usr/sbin`: the script there changes the user, and with it the folder that it may write to."""
+    if named := os.environ.get("PILLARBOX_TEST_RABBITMQ_PROGRAMS"):
+        return [Path(named)]
     folders = [folder for pattern in _FOLDERS for folder in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
     found = shutil.which("rabbitmq-server")
     others = [Path(found).parent] if found and not Path("/usr/lib/rabbitmq").exists() else []

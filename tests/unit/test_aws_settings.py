@@ -63,7 +63,7 @@ def test_the_defaults_are_the_safe_ones() -> None:
         ("sns://eu-central-1?topic_arn=orders", "cannot be read"),
         ("sns://eu-central-1?topic_arn=arn:aws:sns:x:1:q&declare=true", "needs topic"),
         ("sqs://eu-central-1?endpoint=localhost:4566", "is a URL such as"),
-        ("sqs://eu-central-1?endpoint=http://a:b@localhost", "without a login"),
+        ("sqs://eu-central-1?endpoint=http://a:b%40localhost", "without a login"),
         ("sqs://eu-central-1?endpoint=http://localstack:4566", "insecure=true"),
         ("sqs://eu-central-1?concurrency=0", "between 1 and 1000"),
         ("sqs://key@eu-central-1", "no password"),

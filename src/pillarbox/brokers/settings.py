@@ -19,7 +19,8 @@ import msgspec
 
 from pillarbox.brokers.tls import Tls
 from pillarbox.errors import ConfigError
-from pillarbox.redaction import Secret
+from pillarbox.hosts import is_local_host
+from pillarbox.redaction import Secret, display_url
 from pillarbox.settings import parse_options
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "Endpoint",
     "Login",
     "TransportUrl",
-    "display_url",
     "parse_endpoint",
     "parse_settings",
     "parse_transport_url",
@@ -36,7 +36,6 @@ __all__ = [
 S = TypeVar("S", bound=msgspec.Struct)
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*):(?P<location>[^?#]*)(?:\?(?P<query>[^#]*))?")
 _OPTION: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\.(?P<entry>[A-Za-z0-9_.-]+))?=(?P<value>.*)", re.DOTALL)
-_LOCATION: Final = re.compile(r"//(?:[^/]*@)?(?P<host>\[[0-9A-Fa-f:.]+\](?::\d+)?|[\w.:-]+)(?P<path>/?.*)", re.DOTALL)
 
 
 class TransportUrl(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +69,25 @@ def parse_transport_url(text: str, *, options: Mapping[str, object]) -> Transpor
             "The transport URL cannot be read: write scheme:place?option=value, and a '#' in it as %23, for example "
             "https://shop.example/hooks?timeout=10s."
         )
+    _check_login_end(match["scheme"].lower(), match["location"], match["query"] or "")
     in_url = _parse_options(match["query"] or "")
     for name in in_url:
         if name in options:
             raise ConfigError(f"The option {name} is given in the transport URL and beside it; leave one.")
     return TransportUrl(scheme=match["scheme"].lower(), location=match["location"], options={**in_url, **options})
+
+
+def _check_login_end(scheme: str, location: str, query: str) -> None:
+    """Raise `ConfigError` where a password may hold a bare `/`, `?` or `@`: its rest would pass for host or option."""
+    if not location.startswith("//"):
+        return
+    authority, _, path = location[2:].partition("/")
+    is_webhook = scheme in ("http", "https") and ":" not in authority
+    if authority.count("@") > 1 or ("@" in path + query and not is_webhook):
+        raise ConfigError(
+            "The end of the login in the transport URL is uncertain: write / ? # @ : in the user and the password, and "
+            "an @ in the path and in options, as %2F %3F %23 %40 %3A."
+        )
 
 
 def _parse_options(query: str) -> dict[str, object]:
@@ -103,15 +116,6 @@ def _add_option(options: dict[str, object], name: str, entry: str | None, value:
         options[name] = [*earlier, value] if isinstance(earlier, list) else [earlier, value]
 
 
-def display_url(address: str) -> str:
-    """Shorten a URL for people: no login, and no path where there is a host, because webhook paths are often secret."""
-    scheme, _, location = address.partition(":")
-    match = _LOCATION.fullmatch(location)
-    if match is None:
-        return f"{scheme}:{'…' if location.startswith('//') and location != '//' else location}"
-    return f"{scheme}://{match['host']}{'/…' if match['path'] not in ('', '/') else match['path']}"
-
-
 _ENDPOINT: Final = re.compile(
     r"[a-z][a-z0-9.-]*://(?:(?P<login>[^/@]*)@)?(?P<hosts>[^/@]+)(?:/(?P<path>.*))?", re.DOTALL
 )
@@ -126,17 +130,26 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Name and port of each server."""
     path: str | None
     user: str | None = None
+    """The user; a token where NATS has no colon in its login."""
     password: Secret | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether one of the servers is on another machine."""
+        return any(not is_local_host(host) for host, _ in self.hosts)
+
+    def __repr__(self) -> str:
+        return f"Endpoint({', '.join(f'{host}:{port}' for host, port in self.hosts)})"
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A user and a password. Its text hides the password."""
+    """A user and a password. Its text hides both: with NATS the user may be a token."""
 
     user: str | None
     password: str | None
 
     def __repr__(self) -> str:
-        return f"Login({self.user!r}, {'***' if self.password else None})"
+        return "Login(***)"
 
 
 class BrokerSettings(Tls, frozen=True, kw_only=True):
@@ -172,6 +185,10 @@ class BrokerSettings(Tls, frozen=True, kw_only=True):
         return Login(
             self.user or endpoint.user, None if password is None else password.read(option="password", environ=environ)
         )
+
+    def describe_clear_login(self) -> str | None:
+        """Return how to encrypt the connection, if a login goes to another machine without that; otherwise None."""
+        return None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

@@ -26,7 +26,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from pillarbox.brokers.templates import AddressTemplate, compile_template
+from pillarbox.brokers.templates import ANY_ADDRESS, AddressRules, AddressTemplate, compile_template
 from pillarbox.cloudevents import KAFKA, STRUCTURED, CloudEvent, from_binary, from_structured, to_binary, to_structured
 from pillarbox.errors import DecodeError, MessageRejected
 from pillarbox.message import Message
@@ -165,6 +165,10 @@ def _count_bytes(text: str) -> int:
 
 # --- targets: the queue or topic of a message, by name, URL or ARN ---
 
+_PATH_RULES: Final = AddressRules(
+    forbidden=r"[/\\:?#@%\s]|\.\.|^\.$", forbidden_words="a character that means something in a URL or an ARN"
+)
+"""In a URL or an ARN a value must not lead to another host, account or queue."""
 _PATH: Final = re.compile(r"(?:.*[/:])?", re.DOTALL)
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _GROUP_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -172,7 +176,9 @@ _GROUP_ID: Final = re.compile(r"[!-~]{1,128}")
 
 def compile_target(template: str, *, option: str, transport: str, max_length: int) -> AddressTemplate:
     """Return a function from a message to its target: a name, or a URL or ARN that ends in one."""
-    fill, has_path = compile_template(template, option=option, transport=transport), _has_path(template)
+    has_path = _has_path(template)
+    rules = _PATH_RULES if has_path else ANY_ADDRESS
+    fill = compile_template(template, option=option, transport=transport, rules=rules)
     return lambda message: to_name(fill(message), max_length=max_length, has_path=has_path)
 
 
@@ -200,7 +206,12 @@ def find_fixed_target(template: str, *, max_length: int) -> str | None:
 
 def find_target_of_topic(template: str, topic: str, *, max_length: int) -> str | None:
     """Return the target of a topic's messages; None if the template needs more than the topic."""
-    return find_fixed_target(template.replace("{topic}", topic), max_length=max_length)
+    if "{" in template.replace("{topic}", ""):
+        return None
+    has_path = _has_path(template)
+    if has_path and re.search(_PATH_RULES.forbidden, topic):
+        raise MessageRejected(f"The topic {topic[:100]!r} holds {_PATH_RULES.forbidden_words}.")
+    return to_name(template.replace("{topic}", topic), max_length=max_length, has_path=has_path)
 
 
 def _has_path(template: str) -> bool:

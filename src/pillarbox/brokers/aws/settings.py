@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from pillarbox.brokers.aws.encoding import find_fixed_target
 from pillarbox.brokers.settings import BrokerSettings, Endpoint, TransportUrl, parse_endpoint, parse_settings
 from pillarbox.brokers.templates import compile_template
 from pillarbox.errors import ConfigError, MessageRejected
+from pillarbox.hosts import is_local_host
 from pillarbox.redaction import Secret
 
 __all__ = [
@@ -65,6 +65,11 @@ class AwsSettings(BrokerSettings, frozen=True, kw_only=True):
             _check_endpoint(self.endpoint, insecure=self.insecure)
         if not 1 <= self.concurrency <= 1_000:
             raise ConfigError(f"The option concurrency of the {self.scheme} transport must be between 1 and 1000.")
+
+    def describe_clear_login(self) -> str | None:
+        if self.endpoint is None or self.endpoint.startswith("https:"):
+            return None
+        return None if is_local_host(urlsplit(self.endpoint).hostname or "") else "an endpoint with https://"
 
     @property
     def scheme(self) -> str:
@@ -154,12 +159,5 @@ def _check_endpoint(url: str, *, insecure: bool) -> None:
     host = urlsplit(url).hostname if _ENDPOINT.fullmatch(url) else None
     if not host or "@" in url:
         raise ConfigError("The option endpoint is a URL such as http://localhost:4566, without a login.")
-    if url.startswith("http:") and not insecure and not _is_loopback(host):
+    if url.startswith("http:") and not insecure and not is_local_host(host):
         raise ConfigError("Messages would go over http:// unencrypted; use https://, or add insecure=true.")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -35,11 +35,11 @@ from pillarbox.brokers.aws.settings import (
     sns_settings,
     sqs_settings,
 )
-from pillarbox.brokers.send_batch import DELIVERED
+from pillarbox.brokers.send_batch import DELIVERED, ENCODE_ERRORS, describe_encode_error
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
-from pillarbox.errors import MessageRejected, TransportUnavailable
+from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
 
 __all__ = ["SnsTransport", "SqsTransport", "sns_transport", "sqs_transport"]
@@ -216,8 +216,8 @@ class _BatchSender:
         for index, message in enumerate(messages):
             try:
                 yield self._encoder.encode(index, message)
-            except MessageRejected as error:
-                outcomes.set(index, Outcome(delivered=False, error=str(error), rejected=True))
+            except ENCODE_ERRORS as error:
+                outcomes.set(index, Outcome(delivered=False, error=describe_encode_error(error), rejected=True))
 
     async def _call(self, call: Sequence[EncodedMessage], outcomes: _Outcomes) -> None:
         try:

@@ -12,11 +12,13 @@ from pillarbox.brokers.http import signing
 from pillarbox.brokers.http.settings import FRAMING_HEADERS, is_valid_header
 from pillarbox.cloudevents import HTTP, STRUCTURED, to_binary, to_structured
 from pillarbox.errors import MessageRejected
-from pillarbox.message import RESERVED_PREFIXES, Message
+from pillarbox.message import RESERVED_HEADERS, RESERVED_PREFIXES, Message
 
 __all__ = ["EncodedMessage", "RequestTemplate", "encode"]
 
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
+_RESERVED: Final = (FRAMING_HEADERS | RESERVED_HEADERS).difference(_TRACE_HEADERS)
+"""Headers that change what the request is, or in whose name it is sent."""
 
 
 class RequestTemplate(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,12 +29,18 @@ class RequestTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """Signing keys. Each adds a signature."""
     headers: Mapping[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"RequestTemplate({self.mode!r}, {len(self.keys)} keys, {', '.join(self.headers)})"
+
 
 class EncodedMessage(msgspec.Struct, frozen=True):
     """Headers and body of one request."""
 
     headers: Mapping[str, str]
     body: bytes
+
+    def __repr__(self) -> str:
+        return f"EncodedMessage({', '.join(self.headers)}, {len(self.body)} bytes)"
 
 
 def encode(message: Message, template: RequestTemplate, *, at: datetime) -> EncodedMessage:
@@ -61,7 +69,7 @@ def _encode_event(message: Message, mode: Literal["binary", "structured"]) -> tu
         return {"content-type": STRUCTURED}, to_structured(message)
     for name in message.headers:
         # `publish` refuses these names, but another program may have written the row.
-        if name.lower() in FRAMING_HEADERS or name.lower().startswith(RESERVED_PREFIXES):
+        if name.lower() in _RESERVED or name.lower().startswith(RESERVED_PREFIXES):
             raise MessageRejected(f"The header {name!r} of the message would change what the request is; remove it.")
     return to_binary(message, binding=HTTP)
 

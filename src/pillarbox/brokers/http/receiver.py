@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Literal
 
-from pillarbox.brokers.http.asgi import HttpApp
+from pillarbox.brokers.http.asgi import HttpApp, Limits, PlainIdentity
 from pillarbox.brokers.http.signing import signing_key
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.receiver import IncomingMessage, ReceiverFeatures
@@ -18,6 +18,7 @@ from pillarbox.errors import ConfigError, TransportUnavailable
 __all__ = ["HttpReceiver", "RedeliveryMemory"]
 
 _LARGEST: Final = 2 * 1024 * 1024
+_BUFFERED: Final = 64 * 1024 * 1024
 _MEMORY_LIMIT: Final = 10_000
 
 
@@ -25,7 +26,9 @@ class HttpReceiver:
     """Receives the requests that its `app` was sent.
 
     With `secrets` each request must carry a Standard Webhooks signature by one of them, and is checked before anything
-    else is done with it. Mount `app` in Starlette, FastAPI or any ASGI server; several mounts are one receiver.
+    else is done with it. The signature covers the id and the body alone, so nothing else identifies or selects: a
+    CloudEvent is taken in structured mode only, and a plain message has `topic` in place of the path. Mount `app` in
+    Starlette, FastAPI or any ASGI server; several mounts are one receiver.
 
     A request does not tell whether its message was sent before, perhaps to a process that it killed. So `repeats` are
     `assumed`: the consumer counts the starts of every message, which costs a small transaction each. `remembered`
@@ -37,21 +40,35 @@ class HttpReceiver:
         *,
         secrets: Sequence[str] = (),
         source: str = "http:",
+        topic: str | None = None,
         repeats: Literal["assumed", "remembered"] = "assumed",
         waiting: int = 1_000,
         timeout: timedelta = timedelta(seconds=30),
         largest: int = _LARGEST,
+        body_timeout: timedelta = timedelta(seconds=10),
+        buffered: int = _BUFFERED,
         clock: Clock | None = None,
     ) -> None:
-        if waiting < 1 or largest < 1 or timeout <= timedelta(0):
-            raise ConfigError("The options waiting, largest and timeout of the http receiver must be over 0.")
+        if waiting < 1 or largest < 1 or min(timeout, body_timeout) <= timedelta(0):
+            raise ConfigError(
+                "The options waiting, largest, timeout and body_timeout of the http receiver must be over 0."
+            )
+        if buffered < largest:
+            raise ConfigError(
+                "The option buffered of the http receiver is the limit of all bodies together: it must be at least "
+                "as large as largest, the limit of one."
+            )
         self.features = ReceiverFeatures(name="http")
         self.app = HttpApp(
             self,
             keys=[signing_key(secret) for secret in secrets],
-            source=source,
-            timeout=timeout.total_seconds(),
-            largest=largest,
+            identity=PlainIdentity(source=source, topic=topic),
+            limits=Limits(
+                answer_seconds=timeout.total_seconds(),
+                body_seconds=body_timeout.total_seconds(),
+                body_bytes=largest,
+                buffered_bytes=buffered,
+            ),
             clock=clock or SystemClock(),
         )
         """The ASGI app to mount."""

@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 from pillarbox.brokers.http.addresses import describe_if_forbidden
 from pillarbox.brokers.http.errors import REJECTS, check_rejects
-from pillarbox.brokers.settings import TransportUrl, display_url, parse_settings
+from pillarbox.brokers.settings import TransportUrl, parse_settings
 from pillarbox.brokers.tls import Tls
 from pillarbox.errors import ConfigError
+from pillarbox.hosts import is_local_host
 from pillarbox.message import RESERVED_PREFIXES
-from pillarbox.redaction import Secret
+from pillarbox.redaction import Secret, display_url
 
 __all__ = ["FRAMING_HEADERS", "HttpSettings", "http_settings", "is_valid_header"]
 
@@ -27,8 +28,10 @@ class HttpSettings(Tls, frozen=True, kw_only=True):
 
     url: str
     """URL of the endpoint, without a login and without a query."""
-    mode: Literal["binary", "structured"] = "binary"
-    """CloudEvents: attributes as headers and the payload as the body, or all in one JSON document."""
+    mode: Literal["binary", "structured"] | None = None
+    """CloudEvents: attributes as headers and the payload as the body, or all in one JSON document.
+
+    Not set: structured with a secret, because a signature covers the body and no header; otherwise binary."""
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     timeout: timedelta = timedelta(seconds=15)
     """Limit for one message, until its response is complete. A third of it can be used for connecting."""
@@ -58,6 +61,22 @@ class HttpSettings(Tls, frozen=True, kw_only=True):
         if not 1 <= self.concurrency <= 10_000:
             raise ConfigError("The option concurrency of the http transport must be between 1 and 10000.")
         self.check(insecure=self.insecure, far_side="endpoint")
+
+    @property
+    def used_mode(self) -> Literal["binary", "structured"]:
+        """The mode that is set, or the one that suits the secrets."""
+        return self.mode or ("structured" if self.secret else "binary")
+
+    def describe_clear_login(self) -> str | None:
+        """Return how to encrypt the requests, if a secret or its signature goes to another machine without that."""
+        parts = urlsplit(self.url)
+        if (
+            parts.scheme == "https"
+            or is_local_host(parts.hostname or "")
+            or not (self.secret or self.headers or self.query)
+        ):
+            return None
+        return "a URL with https://"
 
     def __repr__(self) -> str:
         return f"HttpSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

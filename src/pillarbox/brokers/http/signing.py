@@ -10,13 +10,14 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from pillarbox.errors import ConfigError, DecodeError
 
-__all__ = ["ID", "SIGNATURE", "TIMESTAMP", "TOLERANCE", "sign", "signing_key", "verify"]
+__all__ = ["ID", "SIGNATURE", "TIMESTAMP", "TOLERANCE", "check_time", "sign", "signing_key", "verify"]
 
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
@@ -26,6 +27,8 @@ TOLERANCE: Final = timedelta(minutes=5)
 
 _PREFIX: Final = "whsec_"
 _MIN_KEY_BYTES: Final = 24
+_VALID_ID: Final = re.compile(r"[!-\-/-~]{1,512}")
+"""Without dots: `a.1.x` with a body, and `a` at the time 1 with `x.` before that body, would have one signature."""
 _MAX_SIGNATURES: Final = 32
 """Signatures of a request that are compared. A sender that changes its secret has two."""
 
@@ -53,7 +56,12 @@ def _decode_key(text: str) -> bytes:
 
 
 def sign(keys: Sequence[bytes], *, message_id: str, at: datetime, body: bytes) -> str:
-    """Return the value of the `webhook-signature` header: a signature by each key, in order."""
+    """Return the value of the `webhook-signature` header: a signature by each key, in order.
+
+    Raises `ValueError` for an id with a dot: the parts of what is signed are joined by dots.
+    """
+    if not _is_valid_id(message_id):
+        raise ValueError("a webhook id is printable ASCII without dots and spaces")
     content = _build_content(message_id, str(int(at.timestamp())), body)
     return " ".join(f"v1,{base64.b64encode(_compute_digest(key, content)).decode()}" for key in keys)
 
@@ -68,14 +76,20 @@ def verify(
 ) -> str:
     """Return the message id of a request; raise `DecodeError` unless one of the keys signed it at about this time.
 
-    Deduplicate by the id: within the tolerance, anyone who saw the request can send it again.
+    Deduplicate by the id: within the tolerance, anyone who saw the request can send it again. The signature covers
+    the id, the time and the body, and no other header.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     try:
         message_id, timestamp, signatures = lower[ID], lower[TIMESTAMP], lower[SIGNATURE]
     except KeyError as error:
         raise DecodeError(f"A webhook has no {error.args[0]} header, so it cannot be verified.") from None
-    _check_time(timestamp, now=now, tolerance=tolerance)
+    if not _is_valid_id(message_id):
+        raise DecodeError(
+            "The webhook-id of a webhook is empty, too long, or holds a dot or a space, so that its signature could "
+            "stand for another message."
+        )
+    check_time(timestamp, now=now, tolerance=tolerance)
     content = _build_content(message_id, timestamp, body)
     expected = [_compute_digest(key, content) for key in keys]
     # Every pair is compared, so that the time taken does not reveal which one matched.
@@ -85,7 +99,8 @@ def verify(
     return message_id
 
 
-def _check_time(timestamp: str, *, now: datetime, tolerance: timedelta) -> None:
+def check_time(timestamp: str, *, now: datetime, tolerance: timedelta = TOLERANCE) -> None:
+    """Raise `DecodeError` unless a `webhook-timestamp` is about this time."""
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
         raise DecodeError("The webhook-timestamp of a webhook is not a count of seconds.")
     if abs(int(timestamp) - now.timestamp()) > tolerance.total_seconds():
@@ -100,6 +115,10 @@ def _parse_signatures(header: str) -> Iterator[bytes]:
                 yield base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
                 continue
+
+
+def _is_valid_id(message_id: str) -> bool:
+    return _VALID_ID.fullmatch(message_id) is not None
 
 
 def _build_content(message_id: str, timestamp: str, body: bytes) -> bytes:

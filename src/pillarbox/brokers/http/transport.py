@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,16 +15,18 @@ from pillarbox.brokers.http.encoding import RequestTemplate, encode
 from pillarbox.brokers.http.errors import ResponsePolicy, to_outcome
 from pillarbox.brokers.http.settings import HttpSettings, http_settings, is_valid_header
 from pillarbox.brokers.http.signing import signing_key
-from pillarbox.brokers.settings import TransportUrl, display_url
+from pillarbox.brokers.send_batch import ENCODE_ERRORS, describe_encode_error
+from pillarbox.brokers.settings import TransportUrl
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.transport import Outcome, TransportFeatures
-from pillarbox.errors import ConfigError, MessageRejected, TransportUnavailable
+from pillarbox.errors import ConfigError, TransportUnavailable
 from pillarbox.message import Message
-from pillarbox.redaction import Secret, hide_secrets
+from pillarbox.redaction import Secret, display_url, hide_secrets
 
 __all__ = ["HttpTransport", "http_transport"]
 
+_log: Final = logging.getLogger(__name__)
 _GATEWAY_ERRORS: Final = frozenset({502, 503, 504})
 """Answers of a gateway that has no server behind it."""
 
@@ -49,8 +52,10 @@ class HttpTransport:
         headers = _read_headers(settings, environ)
         query = _read_secrets(settings.query, "query", environ)
         self._template = RequestTemplate(
-            mode=settings.mode, keys=[signing_key(secret) for secret in secrets], headers=headers
+            mode=settings.used_mode, keys=[signing_key(secret) for secret in secrets], headers=headers
         )
+        if secrets and settings.used_mode == "binary":
+            _log.warning("mode=binary: the signature covers the payload, and none of the attributes of the event.")
         hidden = [
             variant for value in (*secrets, *headers.values(), *query.values()) for variant in _list_variants(value)
         ]
@@ -102,11 +107,12 @@ class HttpTransport:
         async with self._slots:
             try:
                 encoded = encode(message, self._template, at=self._clock.now())
+            except ENCODE_ERRORS as error:
+                return Outcome(delivered=False, error=describe_encode_error(error), rejected=True)
+            try:
                 response = await self._connection.request(
                     self.settings.method, headers=encoded.headers, body=encoded.body
                 )
-            except MessageRejected as error:
-                return Outcome(delivered=False, error=str(error), rejected=True)
             except NoResponse as error:
                 return Outcome(delivered=False, error=str(error))
         return to_outcome(response, self._policy, now=self._clock.now())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 import msgspec
 
 from pillarbox.brokers.kafka.offsets import PartitionProgress
-from pillarbox.brokers.templates import AddressTemplate
+from pillarbox.brokers.templates import AddressRules, AddressTemplate
 from pillarbox.cloudevents import KAFKA, STRUCTURED, to_structured
 from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
 from pillarbox.errors import MessageRejected
@@ -19,7 +19,14 @@ from pillarbox.message import Kind, Message
 if TYPE_CHECKING:
     from confluent_kafka import Message as KafkaMessage
 
-__all__ = ["ConsumedRecord", "EncodedMessage", "Headers", "decode", "encode", "is_topic_name"]
+__all__ = ["TOPIC_RULES", "ConsumedRecord", "EncodedMessage", "Headers", "decode", "encode", "is_topic_name"]
+
+TOPIC_RULES: Final = AddressRules(
+    reserved=r"__|_schemas$|_confluent",
+    reserved_words="topics with this beginning belong to the cluster and its tools",
+    separator=".",
+)
+"""`__consumer_offsets` and `__transaction_state` are Kafka's own, `_schemas` is the schema registry's."""
 
 Headers = list[tuple[str, str]]
 
@@ -111,8 +118,7 @@ def decode(record: ConsumedRecord, *, token: object) -> IncomingMessage:
     message, topic = record.message, record.progress.topic
     raw_key = message.key()
     key = None if raw_key is None else _decode_text(raw_key)
-    pairs = cast("Sequence[tuple[str, bytes | None]]", message.headers() or ())
-    headers: dict[str, object] = {name: _decode_text(value) for name, value in pairs}
+    headers = _read_headers(message)
     if not isinstance(key, str):
         key = None
     elif _SPEC_VERSION in headers:
@@ -132,6 +138,16 @@ def decode(record: ConsumedRecord, *, token: object) -> IncomingMessage:
         redelivered=record.redelivered,
         token=token,
     )
+
+
+def _read_headers(message: KafkaMessage) -> dict[str, object]:
+    """Return the headers. The client raises for a name that is not UTF-8, and then gives none of them."""
+    try:
+        pairs = cast("Sequence[tuple[str, bytes | None]]", message.headers() or ())
+    except (ValueError, SystemError) as error:
+        # As a broken CloudEvent it is kept with a reason, and not taken for the plain message of another producer.
+        return {_SPEC_VERSION: f"unreadable ({error})"}
+    return {name: _decode_text(value) for name, value in pairs}
 
 
 def _decode_text(value: str | bytes | None) -> str | bytes:

@@ -91,6 +91,10 @@ class KafkaSettings(BrokerSettings, frozen=True, kw_only=True):
         """The bootstrap servers, and the login in the URL."""
         return parse_endpoint(self.url, port=_DEFAULT_PORT, transport="kafka")
 
+    def describe_clear_login(self) -> str | None:
+        has_login = self.user or self.endpoint.user or "sasl.mechanism" in self.client
+        return "the option tls=true" if has_login and not self.tls and self.endpoint.is_remote else None
+
 
 def kafka_settings(url: TransportUrl) -> KafkaSettings:
     """Build the transport's settings from a URL and the options beside it."""

@@ -10,7 +10,7 @@ from pillarbox.brokers.checks import expand_topics
 from pillarbox.brokers.errors import not_open_error
 from pillarbox.brokers.kafka.checks import ClusterAdmin, check_topic, report_unknown_topics
 from pillarbox.brokers.kafka.connection import ProducerConnection
-from pillarbox.brokers.kafka.encoding import EncodedMessage, encode
+from pillarbox.brokers.kafka.encoding import TOPIC_RULES, EncodedMessage, encode
 from pillarbox.brokers.kafka.errors import DELIVERED, DeliveryReport, DeliveryStatus, to_outcomes
 from pillarbox.brokers.kafka.settings import (
     ClientConfig,
@@ -20,11 +20,12 @@ from pillarbox.brokers.kafka.settings import (
     kafka_settings,
     read_secrets,
 )
+from pillarbox.brokers.send_batch import ENCODE_ERRORS, describe_encode_error
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.brokers.templates import compile_template
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
-from pillarbox.errors import MessageRejected, TransportUnavailable
+from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
 from pillarbox.redaction import hide_secrets, redact_line
 
@@ -44,7 +45,7 @@ class KafkaTransport:
     def __init__(self, settings: KafkaSettings, *, environ: Mapping[str, str] = os.environ) -> None:
         self.features = TransportFeatures(name="kafka", max_payload=settings.max_message_bytes)
         self.settings = settings
-        self._address = compile_template(settings.topic, option="topic", transport="kafka")
+        self._address = compile_template(settings.topic, option="topic", transport="kafka", rules=TOPIC_RULES)
         self._secrets = read_secrets(settings, environ=environ)
         self._seconds = settings.timeout.total_seconds()
         config = build_producer_config(settings, environ=environ)
@@ -117,8 +118,8 @@ class KafkaTransport:
         for index, message in enumerate(messages):
             try:
                 encoded[index] = encode(message, topic=topic, mode=mode)
-            except MessageRejected as error:
-                rejected[index] = DeliveryReport(DeliveryStatus.REJECTED, str(error))
+            except ENCODE_ERRORS as error:
+                rejected[index] = DeliveryReport(DeliveryStatus.REJECTED, describe_encode_error(error))
         return encoded, rejected
 
     async def _produce(self, messages: Sequence[EncodedMessage]) -> list[DeliveryReport]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["ClientLoop", "MqttClient", "PackedProperties", "connect_socket"]
 
 _OK: Final = MQTTErrorCode.MQTT_ERR_SUCCESS
+_CHUNK: Final = 64 * 1024
+_LARGEST_INCOMING: Final = 1024 * 1024
+"""Bytes of a packet from the broker. A publisher gets acknowledgements, and the doctor statistics, which are small."""
 
 
 class MqttClient(Client):
@@ -59,6 +62,15 @@ class MqttClient(Client):
 
     def _create_socket(self) -> socket.socket:
         return self._given_socket
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        # paho makes room for a whole packet at once, and its length is whatever the other side says.
+        return super()._sock_recv(min(bufsize, _CHUNK))
+
+    def _packet_read(self) -> MQTTErrorCode:
+        result = super()._packet_read()
+        is_too_large = self._in_packet["remaining_length"] > _LARGEST_INCOMING
+        return MQTTErrorCode.MQTT_ERR_PROTOCOL if is_too_large else result
 
     def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
         mid, code, text = self._parse_acknowledgement()

@@ -12,12 +12,21 @@ from typing import Final, Literal
 
 import msgspec
 
-from pillarbox.brokers.templates import AddressTemplate
+from pillarbox.brokers.templates import AddressRules, AddressTemplate
 from pillarbox.cloudevents import MQTT, STRUCTURED, to_binary, to_structured
 from pillarbox.errors import MessageRejected
 from pillarbox.message import Message
 
-__all__ = ["EncodedMessage", "Encoder", "build_encoder"]
+__all__ = ["TOPIC_RULES", "EncodedMessage", "Encoder", "build_encoder"]
+
+TOPIC_RULES: Final = AddressRules(
+    forbidden=r"[+#]",
+    forbidden_words="a wildcard",
+    reserved=r"\$",
+    reserved_words="topics that begin with $ belong to the broker",
+    separator="/",
+)
+"""`$SYS` and `$share` mean something to every broker, and many have more of that kind."""
 
 _CONTENT_TYPE: Final = b"\x03"
 _CORRELATION_DATA: Final = b"\x09"

@@ -61,6 +61,11 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
         """The servers, tried in this order, and the login in the URL."""
         return parse_endpoint(self.url, port=_PORTS.get(self.url.partition(":")[0], 1883), transport="mqtt")
 
+    def describe_clear_login(self) -> str | None:
+        endpoint = self.endpoint
+        has_login = self.password or endpoint.password
+        return "a URL with mqtts://" if has_login and not self.is_encrypted and endpoint.is_remote else None
+
 
 def mqtt_settings(url: TransportUrl) -> MqttSettings:
     """Build the settings from a URL and the options beside it."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pillarbox.brokers.errors import not_open_error
 from pillarbox.brokers.mqtt.checks import check_broker
 from pillarbox.brokers.mqtt.connection import MqttConnection, connect
-from pillarbox.brokers.mqtt.encoding import EncodedMessage, build_encoder
+from pillarbox.brokers.mqtt.encoding import TOPIC_RULES, EncodedMessage, build_encoder
 from pillarbox.brokers.mqtt.settings import MqttSettings, mqtt_settings
 from pillarbox.brokers.send_batch import encode_each
 from pillarbox.brokers.settings import TransportUrl
@@ -37,7 +37,7 @@ class MqttTransport:
         self._tls = (
             build_tls_context(settings, transport="mqtt", where=settings.display_url) if settings.is_encrypted else None
         )
-        topic = compile_template(settings.topic, option="topic", transport="mqtt")
+        topic = compile_template(settings.topic, option="topic", transport="mqtt", rules=TOPIC_RULES)
         self._encode = build_encoder(topic, mode=settings.mode)
         # Not a `ReconnectingConnection`: a connection that lost one answer is replaced, but the messages that it has in
         # flight may still be answered, so it must not be closed at once.

@@ -21,7 +21,8 @@ __all__ = ["Client", "Server", "close_client", "connect_client", "connect_first"
 try:
     from nats.aio.client import DEFAULT_PENDING_SIZE, DEFAULT_PING_INTERVAL
     from nats.aio.client import Client as NatsClient
-    from nats.errors import SecureConnWantedError
+    from nats.errors import ProtocolError, SecureConnWantedError
+    from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 except ModuleNotFoundError as error:
     raise MissingExtra("nats-py", extra="nats", needed_for="The nats transport") from error
 
@@ -29,11 +30,27 @@ T = TypeVar("T")
 _CLIENT_NAME: Final = "pillarbox"
 
 
+_LARGEST_MESSAGE: Final = 65 * 1024 * 1024
+"""Bytes of payload and headers: servers take at most 64 MiB."""
+_LONGEST_LINE: Final = 1024 * 1024
+
+
+class _BoundedParser(Parser):
+    """Ends the connection over a message or a line that is larger than any server may send."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        await super().parse(data)
+        line = len(self.buf) if self.state == AWAITING_CONTROL_LINE else 0
+        if self.needed > _LARGEST_MESSAGE or line > _LONGEST_LINE:
+            raise ProtocolError("the server announced more than a message can have")
+
+
 class Client(NatsClient):
     """A client whose connection dies once, at once, and takes what was not written with it."""
 
     def __init__(self, *, must_encrypt: bool = False, nkey: str | None = None) -> None:
         super().__init__()
+        self._ps = _BoundedParser(self)
         self._must_encrypt = must_encrypt
         self._public_nkey = nkey
 
@@ -59,6 +76,14 @@ class Client(NatsClient):
         if self._must_encrypt and (writer is None or writer.get_extra_info("ssl_object") is None):
             raise SecureConnWantedError
         return super()._connect_command()
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        # The server stores whatever block a publisher sends. The client dies over some of them without closing, and
+        # the receiver would wait for ever.
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, IndexError):
+            return None
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         # The client would flush once more, and wait for a peer that may be silent or has failed at TLS.

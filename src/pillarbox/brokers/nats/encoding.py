@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from pillarbox.brokers.templates import AddressTemplate
+from pillarbox.brokers.templates import AddressRules, AddressTemplate
 from pillarbox.cloudevents import NATS, STRUCTURED, to_structured
 from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
 from pillarbox.decoding import to_usable_id
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_SUBJECT",
+    "SUBJECT_RULES",
     "Delivery",
     "EncodedMessage",
     "Encoder",
@@ -33,6 +34,14 @@ __all__ = [
 
 MAX_SUBJECT: Final = 3_500
 """Bytes. A server closes the connection over a command line of more than 4,096, which holds the reply subject too."""
+SUBJECT_RULES: Final = AddressRules(
+    forbidden=r"[*>\s]",
+    forbidden_words="a wildcard or a space",
+    reserved=r"\$|(?:_INBOX|_R_|_GR_)(?:\.|$)",
+    reserved_words="subjects with this beginning belong to the server and to answers",
+    separator=".",
+)
+"""With the relay's login, a message to `$JS.API.STREAM.PURGE.X` would purge a stream."""
 _SUBJECT: Final = re.compile(r"(?:(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+)(?:\.(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+)*")
 _PATTERN: Final = re.compile(r"[^\s.\x00-\x1f\x7f]+(?:\.[^\s.\x00-\x1f\x7f]+)*")
 
@@ -83,6 +92,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     subject: AddressTemplate
     stream: str | None = None
+    inbox: str = "_INBOX"
+    """The prefix of the subjects that answers come to. Nothing is published there."""
     mode: Literal["binary", "structured"] = "binary"
 
     def encode(self, message: Message, *, limit: int) -> EncodedMessage:
@@ -92,6 +103,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             raise MessageRejected(
                 f"its subject {subject[:100]!r} is none that NATS takes: words between dots, no spaces, * or >"
             )
+        if subject.startswith(self.inbox) and f"{subject}.".startswith(f"{self.inbox}."):
+            raise MessageRejected(f"its subject {subject[:100]!r} is in the inbox, where answers come to")
         expected = "" if self.stream is None else f"Nats-Expected-Stream: {self.stream}\r\n"
         is_binary = self.mode == "binary"
         attributes = _encode_attributes(message) if is_binary else _encode_structured_headers(message)

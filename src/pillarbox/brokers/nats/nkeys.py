@@ -17,7 +17,9 @@ __all__ = ["KeyLogin", "login_by_credentials", "login_by_seed"]
 
 _SEED: Final = 18 << 3
 _USER: Final = 20 << 3
-_BLOCK: Final = r"-+BEGIN {name}-+\s+(?P<text>[A-Za-z0-9_.=-]+)\s+-+END {name}-+"
+_MAX_FILE: Final = 64 * 1024
+"""Characters of a file that are read. nsc writes about 1,000."""
+_BLOCK: Final = r"-BEGIN {name}-{{1,20}}\s{{1,20}}(?P<text>[A-Za-z0-9_.=-]++)\s{{1,20}}-{{1,20}}END {name}-"
 _JWT: Final = re.compile(_BLOCK.format(name="NATS USER JWT"))
 _NKEY: Final = re.compile(_BLOCK.format(name="USER NKEY SEED"))
 
@@ -44,7 +46,8 @@ def login_by_seed(seed: str) -> KeyLogin:
 def login_by_credentials(path: str) -> KeyLogin:
     """Build the login of a user whose JWT an account has signed."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(_MAX_FILE)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"The file of the option credentials cannot be read: {reason}.") from None

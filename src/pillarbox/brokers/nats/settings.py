@@ -50,6 +50,11 @@ class NatsConnectionSettings(BrokerSettings, frozen=True, kw_only=True):
             raise ConfigError(f"The {self._owner}'s URL begins with nats://; for an encrypted connection set tls=true.")
         return parse_endpoint(self.url, port=_PORT, transport=NAME)
 
+    def describe_clear_login(self) -> str | None:
+        # A key proves itself by a signature, and is not sent.
+        has_login = self.token or self.user or self.endpoint.user
+        return "the option tls=true" if has_login and not self.tls and self.endpoint.is_remote else None
+
     def _check_inbox(self) -> None:
         if not is_pattern(self.inbox) or "*" in self.inbox or ">" in self.inbox:
             raise ConfigError(f"The option inbox of the {self._owner} is not a subject that something can begin with.")

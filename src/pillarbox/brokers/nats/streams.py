@@ -193,6 +193,8 @@ async def ensure_consumer(client: Client, settings: NatsReceiverSettings, *, whe
                     ack_policy=AckPolicy.EXPLICIT,
                     ack_wait=settings.ack_wait.total_seconds(),
                     max_deliver=-1,
+                    # What waits behind a failing message of its key is unacknowledged too, and must not stop the rest.
+                    max_ack_pending=-1,
                     filter_subject=settings.subject,
                 ),
             )

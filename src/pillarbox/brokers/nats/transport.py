@@ -13,7 +13,7 @@ import msgspec
 from pillarbox.brokers.errors import connection_broken_error
 from pillarbox.brokers.nats.checks import check_streams
 from pillarbox.brokers.nats.connection import Server, close_client, connect_client, connect_first
-from pillarbox.brokers.nats.encoding import EncodedMessage, Encoder
+from pillarbox.brokers.nats.encoding import SUBJECT_RULES, EncodedMessage, Encoder
 from pillarbox.brokers.nats.errors import PermissionViolation, describe_error, parse_permission_violation, read_ack
 from pillarbox.brokers.nats.settings import NAME, NatsSettings, nats_settings
 from pillarbox.brokers.nats.streams import declare_stream
@@ -49,8 +49,8 @@ class NatsTransport:
         self.features = TransportFeatures(name=NAME)
         self.settings = settings
         self._server = Server.from_settings(settings, environ=environ)
-        subject = compile_template(settings.subject, option="subject", transport=NAME)
-        self._encoder = Encoder(subject=subject, stream=settings.stream, mode=settings.mode)
+        subject = compile_template(settings.subject, option="subject", transport=NAME, rules=SUBJECT_RULES)
+        self._encoder = Encoder(subject=subject, stream=settings.stream, inbox=settings.inbox, mode=settings.mode)
         self._publisher = ReconnectingConnection(self._connect, owner="nats transport")
 
     def __repr__(self) -> str:

@@ -29,7 +29,7 @@ from pillarbox.brokers.rabbitmq.amqp import (
 )
 from pillarbox.brokers.rabbitmq.errors import Broken, Closed, Ended, NotAmqp, map_connect_error
 from pillarbox.brokers.rabbitmq.settings import NAME, RabbitmqConnectionSettings
-from pillarbox.brokers.settings import Login, parse_endpoint
+from pillarbox.brokers.settings import Login
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import TransportUnavailable
 
@@ -326,7 +326,7 @@ class Connector:
     def __init__(self, settings: RabbitmqConnectionSettings, *, environ: Mapping[str, str]) -> None:
         self.where = f"RabbitMQ at {settings.display_url}"
         self.seconds = settings.timeout.total_seconds()
-        endpoint = parse_endpoint(settings.url, port=5671 if settings.is_encrypted else 5672, transport=NAME)
+        endpoint = settings.endpoint
         given = settings.login(endpoint, environ=environ)
         login = Login(given.user or "guest", given.password or ("guest" if given.user is None else ""))
         tls = build_tls_context(settings, transport=NAME, where=self.where) if settings.is_encrypted else None

@@ -8,18 +8,27 @@ from uuid import uuid4
 import msgspec
 
 from pillarbox.brokers.rabbitmq.amqp import Delivery, Properties, encode_content, encode_properties, encode_publish
-from pillarbox.brokers.templates import AddressTemplate
+from pillarbox.brokers.templates import AddressRules, AddressTemplate
 from pillarbox.cloudevents import AMQP, STRUCTURED, to_binary, to_structured
 from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
 from pillarbox.decoding import to_usable_id
 from pillarbox.errors import MessageRejected
 from pillarbox.message import Message
 
-__all__ = ["PUBLISHING_CHANNEL", "EncodedMessage", "MessageEncoder", "to_incoming"]
+__all__ = ["NAME_RULES", "PUBLISHING_CHANNEL", "EncodedMessage", "MessageEncoder", "to_incoming"]
+
+NAME_RULES: Final = AddressRules(
+    reserved=r"amq\.",
+    reserved_words="RabbitMQ keeps the names that begin with amq. for itself",
+    separator=".",
+)
+"""For names of exchanges, and of queues where the routing key is one: `amq.gen-…` is a queue of somebody else."""
 
 PUBLISHING_CHANNEL: Final = 1
 _TRACE: Final = ("traceparent", "tracestate")
 _LONGEST_PROPERTY: Final = 255
+_ROUTING_HEADERS: Final = frozenset({"CC", "BCC"})
+"""Headers by which a sender adds routing keys. The broker closes the channel over one that is text."""
 
 
 class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -63,6 +72,8 @@ class MessageEncoder(msgspec.Struct, frozen=True, kw_only=True):
         trace = {name: message.headers[name] for name in _TRACE if name in message.headers} if message.headers else {}
         if self.mode == "structured":
             return trace, STRUCTURED, to_structured(message)
+        if not _ROUTING_HEADERS.isdisjoint(message.headers):
+            raise MessageRejected("its header CC or BCC would change where RabbitMQ delivers it")
         headers, body = to_binary(message, binding=AMQP)
         content_type = headers.pop("content-type")
         headers.update(trace)

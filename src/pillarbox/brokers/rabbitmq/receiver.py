@@ -38,6 +38,8 @@ __all__ = ["Consumer", "RabbitmqReceiver", "build_queue_arguments", "rabbitmq_re
 
 _CLOSE_TIMEOUT: Final = 5.0
 """Seconds for the broker to read the last acknowledgements."""
+_NACK_DELAY: Final = 0.05
+"""Seconds in which messages that are given back are collected, to be returned in the queue's order."""
 _CANCEL: Final = b"\x00\x3c\x00\x1e"
 
 
@@ -106,6 +108,9 @@ class Consumer:
         self._reader = DeliveryReader()
         self._waiting: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
+        self._to_give_back: set[int] = set()
+        """Delivery tags that are about to be returned."""
+        self._nack_timer: asyncio.TimerHandle | None = None
         channel.on_frame = self._receive
         channel.on_end = lambda reason: self.end(describe_error(reason))
 
@@ -153,12 +158,28 @@ class Consumer:
             self.connection.write(encode_ack(self._channel.number, tag))
 
     async def give_back(self, tag: int) -> None:
-        """Return a delivery: the broker delivers it again, from about the place it had."""
+        """Return a delivery soon, together with others, the earliest first.
+
+        A quorum queue delivers again in the order of the returns; a classic queue in its own order.
+        """
         if self.reason is None:
-            self.connection.write(encode_nack(self._channel.number, tag))
+            self._to_give_back.add(tag)
+            if self._nack_timer is None:
+                self._nack_timer = asyncio.get_running_loop().call_later(_NACK_DELAY, self._send_nacks)
+
+    def _send_nacks(self) -> None:
+        tags, self._to_give_back = sorted(self._to_give_back), set()
+        self._nack_timer = None
+        if self.reason is None:
+            for tag in tags:
+                self.connection.write(encode_nack(self._channel.number, tag))
 
     async def close(self) -> None:
-        """Close the connection. What was acknowledged is so; the broker takes the rest back."""
+        """Close the connection. What was acknowledged is so; the broker takes the rest back, in the queue's order.
+
+        Nothing is returned one by one: that would change the order in a quorum queue, and the broker would deliver to
+        us again what we have just returned.
+        """
         self.end("it was closed")
         await self.connection.close(seconds=_CLOSE_TIMEOUT)
 
@@ -168,6 +189,8 @@ class Consumer:
             self.reason = str(connection_broken_error(self._where, why))
         self._waiting.clear()
         self._arrived.set()
+        if self._nack_timer is not None:
+            self._nack_timer.cancel()
 
     def _receive(self, kind: int, payload: bytes) -> bool:
         if kind == METHOD and not is_delivery(payload):

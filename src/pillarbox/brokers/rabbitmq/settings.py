@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
-from pillarbox.brokers.settings import BrokerSettings
+from pillarbox.brokers.settings import BrokerSettings, Endpoint, parse_endpoint
 from pillarbox.brokers.templates import compile_template
 from pillarbox.errors import ConfigError
 from pillarbox.redaction import Secret
@@ -43,6 +43,14 @@ class RabbitmqConnectionSettings(BrokerSettings, frozen=True, kw_only=True):
     def is_encrypted(self) -> bool:
         return self.url.startswith("amqps:")
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """The servers, the virtual host and the login in the URL."""
+        return parse_endpoint(self.url, port=5671 if self.is_encrypted else 5672, transport=NAME)
+
+    def describe_clear_login(self) -> str | None:
+        return None if self.is_encrypted or not self.endpoint.is_remote else "a URL with amqps://"
+
     def _check_name(self, option: str, name: str) -> None:
         if len(name.encode()) > _LONGEST_NAME:
             raise ConfigError(f"The option {option} of the rabbitmq {self.role} is over {_LONGEST_NAME} bytes long.")
@@ -77,6 +85,14 @@ class RabbitmqSettings(RabbitmqConnectionSettings, frozen=True, kw_only=True):
         if self.max_payload is not None and self.max_payload < 1:
             raise ConfigError("The option max_payload of the rabbitmq transport must be at least 1.")
 
+    def describe_clear_login(self) -> str | None:
+        way = super().describe_clear_login()
+        if way is None and self.management is not None:
+            url = self.management.read(option="management")
+            is_clear = url.startswith("http:") and parse_endpoint(url, port=15672, transport=NAME).is_remote
+            way = "https:// in the option management" if is_clear else None
+        return way
+
     @property
     def has_one_exchange(self) -> bool:
         """All messages go to the same one, and it is not the default one."""
@@ -90,8 +106,12 @@ class RabbitmqReceiverSettings(RabbitmqConnectionSettings, frozen=True, kw_only=
 
     queue: str = ""
     """The queue that is read. Must be given."""
-    prefetch: int = 200
-    """The number of messages that the broker delivers before it waits for acknowledgements."""
+    prefetch: int = 2_000
+    """The number of messages that the broker delivers before it waits for acknowledgements.
+
+    What a consumer sets aside, behind failing or slow messages of a key, counts too. It cannot be raised later: another
+    subscription would get its share of the messages in turns, and a quorum queue would deliver them out of order.
+    """
     declare: bool = False
     """Declare the queue, durable, if it is missing, and the exchange, and bind them. What exists stays as it is."""
     queue_type: Literal["quorum", "classic"] = "quorum"

@@ -28,7 +28,7 @@ from pillarbox.brokers.rabbitmq.amqp import (
 )
 from pillarbox.brokers.rabbitmq.checks import Inspection, Management
 from pillarbox.brokers.rabbitmq.connection import Channel, Connection, Connector
-from pillarbox.brokers.rabbitmq.encoding import PUBLISHING_CHANNEL, EncodedMessage, MessageEncoder
+from pillarbox.brokers.rabbitmq.encoding import NAME_RULES, PUBLISHING_CHANNEL, EncodedMessage, MessageEncoder
 from pillarbox.brokers.rabbitmq.errors import (
     DUPLICATE,
     NACKED,
@@ -47,7 +47,7 @@ from pillarbox.brokers.rabbitmq.settings import NAME, RabbitmqSettings
 from pillarbox.brokers.reconnecting import ReconnectingConnection
 from pillarbox.brokers.send_batch import DELIVERED, SendBatch, encode_each
 from pillarbox.brokers.settings import TransportUrl, parse_settings
-from pillarbox.brokers.templates import compile_template
+from pillarbox.brokers.templates import ANY_ADDRESS, compile_template
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
@@ -74,8 +74,14 @@ class RabbitmqTransport:
         self._connector = Connector(settings, environ=environ)
         self._connection = PublisherConnection(self._connector, settings)
         self._encoder = MessageEncoder(
-            exchange=compile_template(settings.exchange, option="exchange", transport=NAME),
-            routing_key=compile_template(settings.routing_key, option="routing_key", transport=NAME),
+            exchange=compile_template(settings.exchange, option="exchange", transport=NAME, rules=NAME_RULES),
+            # At the default exchange the routing key is the name of a queue.
+            routing_key=compile_template(
+                settings.routing_key,
+                option="routing_key",
+                transport=NAME,
+                rules=ANY_ADDRESS if settings.exchange else NAME_RULES,
+            ),
             mode=settings.mode,
         )
         self._management = _build_management(settings, self._connector, environ)

@@ -50,6 +50,10 @@ _DEFAULT_MAX_FIELD: Final = 512 * 1024 * 1024
 _IDLE: Final = 1.0
 """Seconds after which an idle connection is checked before use, so that no message is blamed for its end."""
 
+_UNREADABLE: Final = (ValueError, TypeError, IndexError, RecursionError)
+"""redis-py raises these for replies that no Redis sends: a length that is no number, lists in lists without end."""
+_NOT_REDIS: Final = "it does not answer as Redis does"
+
 
 class ConnectionBroken(Exception):
     """The connection has ended. The text says why."""
@@ -111,6 +115,9 @@ class Connection:
             return _to_error_reply(error)
         except (RedisError, OSError) as error:
             raise ConnectionBroken(_describe_error(error)) from error
+        except _UNREADABLE as error:
+            await self.close()  # nobody knows where the next reply begins
+            raise ConnectionBroken(_NOT_REDIS) from error
 
     async def call(self, *words: str) -> object:
         """Send one command and return its reply."""
@@ -138,6 +145,9 @@ async def connect(server: Server) -> Connection:
     except (RedisError, ConnectionBroken, OSError) as error:  # TimeoutError is an OSError
         await connection.close()
         raise _map_connect_error(error, server, seconds=seconds) from error
+    except _UNREADABLE as error:
+        await connection.close()
+        raise unreachable_error(server.where, _NOT_REDIS, check="that it is Redis, and the URL") from error
     except BaseException:
         await connection.close()
         raise

@@ -35,6 +35,8 @@ _DATA: Final = "data"
 """The field that holds the payload."""
 _TRACE: Final = ("traceparent", "tracestate")
 _RESERVED: Final = (_DATA, "content-type")
+_LONGEST_KEY: Final = 4_096
+"""Bytes. Redis itself takes 512 MiB, which helps nobody who has to find a stream."""
 _to_text: Final = msgspec.to_builtins
 
 
@@ -80,6 +82,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self, message: Message, *, limit: int) -> EncodedMessage:
         """Encode a message; raise `MessageRejected` when Redis would not take it."""
         key = self.key(message)
+        if len(key.encode()) > _LONGEST_KEY:
+            raise MessageRejected(f"its key {key[:100]!r}… is longer than {_LONGEST_KEY} bytes")
         fields = _encode_attributes(message) if self.mode == "binary" else _encode_structured_fields(message)
         payload = message.payload if self.mode == "binary" else to_structured(message)
         if len(payload) > limit:

@@ -49,8 +49,8 @@ class ErrorReply(str):
         return self.partition(" ")[0]
 
 
-def read_add_reply(reply: object, *, key: str) -> Answer:
-    """Return the answer in the reply to XADD."""
+def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
+    """Return the answer in the reply to XADD. `is_fixed`: all messages go to this key, not only those of one topic."""
     if isinstance(reply, bytes):
         return DELIVERED
     stream = repr(redact_line(key, limit=100))
@@ -62,6 +62,9 @@ def read_add_reply(reply: object, *, key: str) -> Answer:
     text = redact_line(reply).rstrip(".")
     if _TOO_LARGE in reply:
         return Outcome(False, f"Redis takes no field as large as this one: {text}.", rejected=True)
+    if reply.code == "WRONGTYPE" and not is_fixed:
+        # The message chose the key of something else: that is its own fault, and no outage of the others.
+        return Outcome(False, f"The key {stream} holds something else than a stream ({text}).", rejected=True)
     if advice := _find_advice(reply):
         return NotAnswered(f"Redis does not take messages for the stream {stream} ({text}): {advice}.", is_outage=True)
     return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.")

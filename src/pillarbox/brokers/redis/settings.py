@@ -91,6 +91,11 @@ class RedisSettings(BrokerSettings, frozen=True, kw_only=True):
             raise ConfigError("The redis transport's URL begins with redis:// or rediss://.")
         return parse_endpoint(self.url, port=_PORT, transport=NAME)
 
+    def describe_clear_login(self) -> str | None:
+        endpoint = self.endpoint
+        has_login = self.password or endpoint.password
+        return "a URL with rediss://" if has_login and not self.is_encrypted and endpoint.is_remote else None
+
     @property
     def database(self) -> int:
         """The number after the host."""

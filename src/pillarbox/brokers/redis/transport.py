@@ -85,7 +85,12 @@ class RedisTransport:
             self._update_limit(connection)
             limit, encode = connection.max_field, self._encoder.encode
             encoded = encode_each(messages, lambda message: encode(message, limit=limit), broker="Redis")
-            pipeline = _Pipeline(encoded, durability=self.settings.required_durability, wait=self._wait)
+            pipeline = _Pipeline(
+                encoded,
+                durability=self.settings.required_durability,
+                wait=self._wait,
+                is_fixed="{" not in self.settings.key,
+            )
             try:
                 async with asyncio.timeout(self._seconds):
                     await pipeline.run(connection)
@@ -123,7 +128,12 @@ class _Pipeline:
     """The messages of one send, and their answers so far. An answer stays, however the send ends."""
 
     def __init__(
-        self, messages: Sequence[EncodedMessage | Outcome], *, durability: Durability, wait: bytes | None
+        self,
+        messages: Sequence[EncodedMessage | Outcome],
+        *,
+        durability: Durability,
+        wait: bytes | None,
+        is_fixed: bool,
     ) -> None:
         self.answers: list[Answer | None] = [message if isinstance(message, Outcome) else None for message in messages]
         self.is_written = False
@@ -131,6 +141,7 @@ class _Pipeline:
         self._messages = messages
         self._durability = durability
         self._wait = wait
+        self._is_fixed = is_fixed
 
     async def run(self, connection: Connection) -> None:
         """Add all messages, and wait until they are durable; raise `ConnectionBroken` when the connection breaks."""
@@ -139,7 +150,9 @@ class _Pipeline:
                 self.is_written = True
                 await connection.send(b"".join([piece for _, message in chunk for piece in message.pieces]))
                 for index, message in chunk:
-                    answer = self.answers[index] = read_add_reply(await connection.read_reply(), key=message.key)
+                    answer = self.answers[index] = read_add_reply(
+                        await connection.read_reply(), key=message.key, is_fixed=self._is_fixed
+                    )
                     if connection.is_broken:
                         # The server closed it over this message: too large, or a state in which it takes nothing.
                         if isinstance(answer, NotAnswered):

@@ -12,12 +12,14 @@ from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Start
 from pillarbox.errors import ConfigError, DecodeError
 from pillarbox.message import Names
 from pillarbox.outbox import AsyncHandle, SyncHandle
+from pillarbox.redaction import redact_line
 from pillarbox.writers.awaitable import MustAwait
 
 __all__ = ["Inbox"]
 
 R = TypeVar("R")
 _LONGEST_NAME: Final = 200
+_LONGEST_ERROR: Final = 600
 
 
 class _HasMessageId(Protocol):
@@ -85,11 +87,11 @@ class Inbox:
 
     @overload
     def fail(
-        self, tx: SyncHandle, message: _HasMessageId | _HasId, *, error: str, attempts: int, content: bytes
+        self, tx: SyncHandle, message: _HasMessageId | _HasId, *, error: str, attempts: int, content: bytes | None
     ) -> None: ...
     @overload
     def fail(
-        self, tx: AsyncHandle, message: _HasMessageId | _HasId, *, error: str, attempts: int, content: bytes
+        self, tx: AsyncHandle, message: _HasMessageId | _HasId, *, error: str, attempts: int, content: bytes | None
     ) -> Coroutine[Any, Any, None]: ...
 
     def fail(
@@ -99,16 +101,18 @@ class Inbox:
         *,
         error: str,
         attempts: int,
-        content: bytes,
+        content: bytes | None,
     ) -> Coroutine[Any, Any, None] | None:
         """Record a message that cannot be handled as failed, with the reason and its whole content, unless it is done.
 
-        It is handled again when an operator redrives it, or when its producer sends it again.
+        It is handled again when an operator redrives it, or when its producer sends it again. The reason is stored on
+        one line, redacted, without characters that a database refuses. Without `content`, or with more of it than a
+        server of MariaDB or MySQL takes, it cannot be redriven; the reason then says so.
         """
         source, message_id = _get_identity(message)
         command = Fail(
             names=self.names, consumer=self.consumer, source=source, message_id=message_id,
-            attempts=attempts, error=error, message=content,
+            attempts=attempts, error=redact_line(error, limit=_LONGEST_ERROR), message=content,
         )  # fmt: skip
         return _execute(tx, command, what=f"Inbox.fail of message {message_id}")
 
@@ -125,15 +129,32 @@ class Inbox:
         return _execute(tx, command, what="Inbox.redriven")
 
     @overload
-    def forget(self, tx: SyncHandle, *, older_than: timedelta, limit: int = 1_000) -> int: ...
+    def forget(
+        self, tx: SyncHandle, *, older_than: timedelta, limit: int = 1_000, failed_older_than: timedelta | None = None
+    ) -> int: ...
     @overload
-    def forget(self, tx: AsyncHandle, *, older_than: timedelta, limit: int = 1_000) -> Coroutine[Any, Any, int]: ...
+    def forget(
+        self, tx: AsyncHandle, *, older_than: timedelta, limit: int = 1_000, failed_older_than: timedelta | None = None
+    ) -> Coroutine[Any, Any, int]: ...
 
     def forget(
-        self, tx: SyncHandle | AsyncHandle, *, older_than: timedelta, limit: int = 1_000
+        self,
+        tx: SyncHandle | AsyncHandle,
+        *,
+        older_than: timedelta,
+        limit: int = 1_000,
+        failed_older_than: timedelta | None = None,
     ) -> int | Coroutine[Any, Any, int]:
-        """Delete records of this consumer that are done and older than the dedup window, and return their number."""
-        command = Forget(names=self.names, consumer=self.consumer, older_than=older_than, limit=limit)
+        """Delete old records of this consumer, at most `limit` of each kind, and return their number.
+
+        `older_than` is the dedup window: for those that are done, and for starts that never ended.
+        `failed_older_than` is for messages that failed, and those that were redriven and never handled; without it
+        they are kept.
+        """
+        command = Forget(
+            names=self.names, consumer=self.consumer, older_than=older_than, limit=limit,
+            failed_older_than=failed_older_than,
+        )  # fmt: skip
         return _execute(tx, command, what="Inbox.forget")
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_HEADERS",
     "MAX_NAME",
     "MAX_PAYLOAD",
+    "MAX_RAW",
     "MAX_TEXT",
     "PARTITIONS",
     "RESERVED_HEADERS",
@@ -143,6 +144,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     state: State = State.PENDING
     payload_kept: bool = True
     """False for a closed message whose payload the store does not keep, by its settings."""
+    unreadable: str | None = None
+    """Reason why its row cannot be read as a message: it is never sent. Fields that cannot be read have stand-ins."""
+    raw: Mapping[str, bytes] | None = None
+    """What stands in the columns that cannot be read, byte by byte and cut at `MAX_RAW`. It may hold secrets."""
 
 
 def compute_partition(key: str | None, message_id: UUID) -> int:
@@ -178,6 +183,8 @@ new_message_id: Final = _find_uuid7()
 """Makes a new UUIDv7: unique everywhere, sorted roughly by time."""
 
 
+MAX_RAW: Final = 64 * 1024
+"""Bytes that a message shows of a column that cannot be read. The row keeps all of them."""
 MAX_PAYLOAD: Final = 1024 * 1024
 """Default limit of an encoded payload in bytes; an outbox may set another."""
 MAX_NAME: Final = 255
@@ -278,9 +285,10 @@ def _check_header_name(name: object) -> None:
 
 TABLES: Final = (
     "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "schema", "messages", "wake",
-    "slot",
+    "slot", "consumer", "own_inbox", "shown_outbox", "shown_history", "shown_inbox",
 )  # fmt: skip
-"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger, `slot` MySQL's rows for key locks."""
+"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger. The second line is MySQL's: rows for key
+locks, the consumers of each account, and the views that consumers and viewers use instead of tables."""
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _MAX_IDENTIFIER: Final = 63 - len("outbox_blocked_idx")

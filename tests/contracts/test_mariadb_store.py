@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
@@ -22,6 +23,14 @@ from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.writers.mysql import PymysqlWriter
 from tests.support.mariadb_server import connected, scratch_mariadb
+from tests.support.spoiled_rows import (
+    MARIADB_FAULTS,
+    MARIADB_REFUSED,
+    MariadbWriterRole,
+    combine,
+    draw_for_mariadb,
+    insert_into_mariadb,
+)
 
 T = TypeVar("T")
 _FILLED = ("outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox")
@@ -48,11 +57,16 @@ class _Transaction:
 class MariadbHarness(StoreHarness):
     """Tables of its own. MariaDB stamps the rows of an insert, so the clock stands at the real time."""
 
+    faults = tuple(MARIADB_FAULTS)
+    refused_faults = tuple(MARIADB_REFUSED)
+
     def __init__(self, url: str, names: Names) -> None:
         self.clock = FrozenClock(datetime.now(UTC))
         self._url = url
         self._names = names
         self._opened: list[MariadbStore] = []
+        self._role = MariadbWriterRole(names)
+        self._writer: Any = None
 
     async def start(self) -> None:
         """Making tables takes MariaDB long: they stay from test to test, and are emptied."""
@@ -62,6 +76,9 @@ class MariadbHarness(StoreHarness):
     async def stop(self) -> None:
         for store in self._opened:
             await store.close()
+        if self._writer is not None:
+            self._writer.close()
+            await self._committed(lambda connection: self._role.drop(connection.cursor()))
         await self._committed(self._empty)
 
     def _empty(self, connection: Any) -> None:
@@ -102,8 +119,20 @@ class MariadbHarness(StoreHarness):
         accept = Accept(names=self._names, consumer=consumer, source=source, message_id=message_id)
         return bool(await self._execute(accept))
 
+    async def insert_spoiled(self, message: Message, *faults: str) -> bool:
+        return await self._insert_by_writer(message, combine({**MARIADB_FAULTS, **MARIADB_REFUSED}, faults))
+
+    async def insert_random(self, message: Message, dice: random.Random) -> bool:
+        return await self._insert_by_writer(message, draw_for_mariadb(dice))
+
+    async def _insert_by_writer(self, message: Message, fault: Mapping[str, str]) -> bool:
+        if self._writer is None:
+            await self._committed(lambda connection: self._role.create(connection.cursor()))
+            self._writer = connected(self._role.url(self._url), autocommit=True)
+        return insert_into_mariadb(self._writer.cursor(), self._names, message, fault)
+
     async def fail_inbox(
-        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes | None
     ) -> None:
         await self._execute(build_inbox_failure(self._names, consumer, message_id, error, content))
 

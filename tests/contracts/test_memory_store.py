@@ -47,6 +47,8 @@ async def payloads(store: Store) -> list[bytes]:
 def test_no_method_ever_suspends() -> None:
     """The whole contract without an event loop: the first step of a coroutine that never waits is its last."""
     for name in TESTS:
+        if name.startswith("test_a_relay_"):
+            continue  # the relay around the store does wait
         coroutine: Any = getattr(StoreContract(), name)(MemoryHarness())
         with pytest.raises(StopIteration):
             coroutine.send(None)

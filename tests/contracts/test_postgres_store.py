@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
@@ -30,6 +31,14 @@ from pillarbox.testing.store_contract.reading import LateRowsContract
 from pillarbox.testing.store_contract.writing import TimesContract
 from pillarbox.writers.asyncpg import AsyncpgWriter
 from tests.support.pooler import forgetful_pooler
+from tests.support.spoiled_rows import (
+    POSTGRES_FAULTS,
+    POSTGRES_REFUSED,
+    PostgresWriterRole,
+    combine,
+    draw_for_postgres,
+    insert_into_postgres,
+)
 
 
 class _Transaction:
@@ -57,6 +66,9 @@ class _Transaction:
 class PostgresHarness(StoreHarness):
     """Tables of its own. PostgreSQL stamps the rows of an insert, so the clock stands at the real time."""
 
+    faults = tuple(POSTGRES_FAULTS)
+    refused_faults = tuple(POSTGRES_REFUSED)
+
     def __init__(
         self, url: str, names: Names, *, driver: DriverName, pooled_url: str | None = None, pooler: Pooler = "none"
     ) -> None:
@@ -67,6 +79,8 @@ class PostgresHarness(StoreHarness):
         self._driver: DriverName = driver
         self._pooler: Pooler = pooler
         self._opened: list[PostgresStore] = []
+        self._role = PostgresWriterRole(names)
+        self._writer: Any = None
 
     async def start(self) -> None:
         await open_schema(parse_store_url(self._url), names=self._names).install()
@@ -75,6 +89,9 @@ class PostgresHarness(StoreHarness):
     async def stop(self) -> None:
         for store in self._opened:
             await store.close()
+        if self._writer is not None:
+            await self._role.drop(self._writer)
+            await self._writer.close()
 
     def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
         return self._transaction()
@@ -122,8 +139,20 @@ class PostgresHarness(StoreHarness):
         async with self._connected() as connection, connection.transaction():
             return bool(await AsyncpgWriter(connection).execute(accept))
 
+    async def insert_spoiled(self, message: Message, *faults: str) -> bool:
+        return await self._insert_by_writer(message, combine({**POSTGRES_FAULTS, **POSTGRES_REFUSED}, faults))
+
+    async def insert_random(self, message: Message, dice: random.Random) -> bool:
+        return await self._insert_by_writer(message, draw_for_postgres(dice))
+
+    async def _insert_by_writer(self, message: Message, fault: Mapping[str, str]) -> bool:
+        if self._writer is None:
+            self._writer = await asyncpg.connect(self._url)
+            await self._role.create(self._writer)
+        return await insert_into_postgres(self._writer, self._role.name, self._names, message, fault)
+
     async def fail_inbox(
-        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes | None
     ) -> None:
         async with self._connected() as connection, connection.transaction():
             await AsyncpgWriter(connection).execute(

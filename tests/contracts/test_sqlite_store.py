@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
@@ -22,6 +23,7 @@ from pillarbox.testing.harness import HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.writers.sqlite import SqliteWriter
+from tests.support.spoiled_rows import SQLITE_FAULTS, SQLITE_REFUSED, combine, draw_for_sqlite, insert_into_sqlite
 
 
 class _Transaction:
@@ -42,6 +44,9 @@ class _Transaction:
 
 class SqliteHarness(StoreHarness):
     """A new file. The rows of an insert are stamped by SQLite, so the clock stands at the real time."""
+
+    faults = tuple(SQLITE_FAULTS)
+    refused_faults = tuple(SQLITE_REFUSED)
 
     def __init__(self, path: Path, *, prefix: str = "pillarbox_") -> None:
         self.clock = FrozenClock(datetime.now(UTC))
@@ -91,8 +96,18 @@ class SqliteHarness(StoreHarness):
             connection.execute("commit")
             return new
 
+    async def insert_spoiled(self, message: Message, *faults: str) -> bool:
+        with self._connected() as connection:
+            return insert_into_sqlite(
+                connection, self._names, message, combine({**SQLITE_FAULTS, **SQLITE_REFUSED}, faults)
+            )
+
+    async def insert_random(self, message: Message, dice: random.Random) -> bool:
+        with self._connected() as connection:
+            return insert_into_sqlite(connection, self._names, message, draw_for_sqlite(dice))
+
     async def fail_inbox(
-        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes | None
     ) -> None:
         with self._connected() as connection:
             connection.execute("begin immediate")

@@ -110,11 +110,11 @@ TAMPERS = {
     "change a closed message": "update pillarbox_history set payload = 'other'",
     "change a payload": "update pillarbox_outbox set payload = 'other'",
     "change a key": "update pillarbox_outbox set key = 'other', partition = 2",
-    "change a version": "update pillarbox_schema set version = 9",
+    "change a version": "update pillarbox_schema set version = 9 where version = 1",
     "truncate": "truncate pillarbox_outbox",
     "disarm the trigger": "alter table pillarbox_outbox disable trigger user",
 }
-REROUTES = {"change a destination": "update pillarbox_outbox set destination = 'elsewhere'"}
+REROUTES = {"forward to another destination": "update pillarbox_outbox set destination = 'elsewhere'"}
 FORGES = {"write past the writer": FORGE, "write a message": WRITE}
 OVERREACHES = {
     "choose an id": WRITE.replace("(message_id,", "(id, message_id,").replace(
@@ -130,6 +130,25 @@ OVERREACHES = {
     "see relays": "select * from pillarbox_relay",
 }
 HIDES = {"remove a dedup record": "delete from pillarbox_inbox"}
+ATTACHES = {
+    "wake relays from another table": (
+        "create temporary table own (a int); create trigger t after insert on own for each statement "
+        "execute function pillarbox_wake()"
+    ),
+    "wake relays by a call": "select pillarbox_wake()",
+}
+OWNS = {
+    "hang a trigger on the outbox": (
+        "create trigger t after insert on pillarbox_outbox for each row execute function "
+        "suppress_redundant_updates_trigger()"
+    ),
+    "truncate the history": "truncate pillarbox_history",
+    "draw an id": "select nextval(pg_get_serial_sequence('pillarbox_outbox', 'id'))",
+    "set the next id": "select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 1)",
+    "lock out the writers": "lock table pillarbox_outbox in access exclusive mode",
+    "lift the rows' rights": "alter table pillarbox_inbox disable row level security",
+}
+RENAMES = {"give a record to another consumer": "update pillarbox_inbox set consumer = 'other'"}
 
 
 def without(statements: Mapping[str, str], name: str) -> dict[str, str]:
@@ -139,16 +158,29 @@ def without(statements: Mapping[str, str], name: str) -> dict[str, str]:
 MAY: Mapping[Role, Mapping[str, str]] = {
     "writer": WRITES,
     "consumer": WRITES | ACCEPTS,
-    "relay": DELIVERS,
+    "relay": DELIVERS | REROUTES,
     "operator": DELIVERS | MOVES | WRITES | REROUTES,
     "viewer": LOOKS,
 }
 MAY_NOT: Mapping[Role, Mapping[str, str]] = {
-    "writer": OVERREACHES | TAMPERS | REROUTES | READS | READ_PAYLOADS | ACCEPTS | HIDES,
-    "consumer": OVERREACHES | TAMPERS | REROUTES | READS | HIDES,
-    "relay": FORGES | TAMPERS | REROUTES | {"discard by hand": MOVES["discard a failed one"], "hide a dedup": ACCEPT},
-    "operator": without(TAMPERS, "change a closed message") | {"hide a dedup": ACCEPT},
-    "viewer": READ_PAYLOADS | TAMPERS | REROUTES | FORGES | HIDES | {"close": CLOSE, "reschedule": RESCHEDULE},
+    "writer": OVERREACHES | TAMPERS | REROUTES | READS | READ_PAYLOADS | ACCEPTS | HIDES | ATTACHES | OWNS,
+    "consumer": OVERREACHES | TAMPERS | REROUTES | READS | HIDES | ATTACHES | OWNS | RENAMES,
+    "relay": FORGES
+    | TAMPERS
+    | RENAMES
+    | ATTACHES
+    | without(OWNS, "lock out the writers")
+    | {"discard by hand": MOVES["discard a failed one"], "hide a dedup": ACCEPT},
+    "operator": without(TAMPERS, "change a closed message") | RENAMES | ATTACHES | {"hide a dedup": ACCEPT},
+    "viewer": READ_PAYLOADS
+    | TAMPERS
+    | REROUTES
+    | FORGES
+    | HIDES
+    | ATTACHES
+    | OWNS
+    | RENAMES
+    | {"close": CLOSE, "reschedule": RESCHEDULE, "read whole rows": "select to_jsonb(m) from pillarbox_messages m"},
 }
 CASES = [(role, what) for role in get_args(Role) for what in MAY[role]]
 REFUSALS = [(role, what) for role in get_args(Role) for what in MAY_NOT[role]]
@@ -222,6 +254,8 @@ def test_every_refused_statement_is_one_that_the_owner_could_run(connection: Con
             with connection.transaction(force_rollback=True):
                 if "overriding" in statement:
                     connection.execute(names.qualify("delete from pillarbox_outbox").encode())
+                if statement == ATTACHES["wake relays by a call"]:
+                    continue  # nobody can: it is for triggers
                 connection.execute(names.qualify(statement).encode())
 
 
@@ -267,6 +301,66 @@ def test_a_writer_wakes_a_sleeping_relay_without_seeing_it(
     connection.commit()
 
     assert [notice.channel for notice in connection.notifies(timeout=5, stop_after=1)] == ["pillarbox"]
+
+
+def test_a_consumer_touches_no_row_of_another(connection: Connection, granted: Granted, names: Names) -> None:
+    connection.execute(build_grants({"consumer": granted.roles["consumer"]}, names=names, consumers=["mail"]).encode())
+    become(connection, granted.roles["consumer"])
+    for attack in (
+        ACCEPT,
+        ACCEPT.replace("'m'", "'not yet there'"),
+        ACCEPT.replace("'done')", "'failed')"),
+        "insert into pillarbox_inbox (consumer, source, message_id, status) values ('c', 's', 'm', 'done') "
+        "on conflict do nothing",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            connection.execute(names.qualify(attack).encode())
+    for blind in (
+        "update pillarbox_inbox set status = 'started'",
+        "select message from pillarbox_inbox for update",
+    ):
+        assert connection.execute(names.qualify(blind).encode()).rowcount == 0
+    own = names.qualify(ACCEPT.replace("'c'", "'mail'")).encode()
+
+    assert [connection.execute(own).fetchone() for _ in range(2)] == [(0,), (1,)]
+    become(connection, granted.roles["relay"])
+    assert connection.execute(names.qualify("select consumer from pillarbox_inbox order by 1").encode()).fetchall() == [
+        ("c",),
+        ("mail",),
+    ]
+
+
+def test_consumers_are_named_anew_and_freed_again(connection: Connection, granted: Granted, names: Names) -> None:
+    role, odd = granted.roles["consumer"], "it's \\ $own$ a consumer"
+    for consumers, may in ((["mail"], False), (["x", odd], True), (["mail"], False), (None, True)):
+        with connection.transaction(force_rollback=False):
+            connection.execute(build_grants({"consumer": role}, names=names, consumers=consumers).encode())
+        with connection.transaction(force_rollback=True):
+            become(connection, role)
+            insert = names.qualify("insert into pillarbox_inbox values (%s, 's', 'new', 'done')").encode()
+            if may:
+                connection.execute(insert, (odd,))
+            else:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(insert, (odd,))
+
+
+def test_rights_that_an_older_release_granted_are_taken_back(
+    connection: Connection, granted: Granted, names: Names
+) -> None:
+    role = granted.roles["consumer"]
+    connection.execute(f"grant update on {names.table('inbox')} to {sql.Identifier(role).as_string()}".encode())
+    connection.execute(build_grants({"consumer": role}, names=names).encode())
+    become(connection, role)
+
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(names.qualify(RENAMES["give a record to another consumer"]).encode())
+
+
+@pytest.mark.parametrize("consumers", [[], [""], ["a\0b"]])
+def test_consumers_that_cannot_be_named_are_refused(consumers: list[str]) -> None:
+    with pytest.raises(ConfigError, match="the names of its consumers"):
+        build_grants({"consumer": "shop"}, names=Names(), consumers=consumers)
 
 
 def test_nobody_named_and_nonsense_names_are_refused() -> None:

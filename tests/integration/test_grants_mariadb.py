@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, get_args
@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from pillarbox.contracts.store import FailedOutcome, Settlement
-from pillarbox.contracts.writer import Accept, Insert
+from pillarbox.contracts.writer import Accept, Fail, Insert, Start
 from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import Names, State
 from pillarbox.stores.mariadb.grants import grants
@@ -153,6 +153,154 @@ async def test_a_viewer_looks_at_everything_but_payloads(granted: Granted, store
     write(granted, "writer")
     async with store_as("viewer") as store:
         await look_as_a_viewer(store)
+
+
+PAYLOADS = (
+    "handler pillarbox_outbox open",
+    "handler pillarbox_history open",
+    "handler pillarbox_inbox open",
+    "handler pillarbox_shown_outbox open",
+    "handler pillarbox_messages open",
+    "select id from pillarbox_outbox",
+    "select id from pillarbox_history",
+    "select message_id from pillarbox_inbox",
+    "select payload from pillarbox_messages",
+    "select * from pillarbox_messages",
+    "select payload from pillarbox_shown_outbox",
+    "select payload from pillarbox_shown_history",
+    "select message from pillarbox_shown_inbox",
+    "select message from pillarbox_own_inbox",
+    "show create view pillarbox_shown_outbox",
+    "create or replace view pillarbox_shown_outbox as select * from pillarbox_outbox",
+    "lock tables pillarbox_outbox read",
+    "checksum table pillarbox_outbox",
+)
+CHANGES = (
+    "update pillarbox_shown_outbox set topic = 'x'",
+    "delete from pillarbox_shown_history",
+    "update pillarbox_shown_inbox set status = 'done'",
+    "insert into pillarbox_consumer values ('x', 'y')",
+    "delete from pillarbox_slot",
+    "insert into pillarbox_slot values (7)",
+    "truncate pillarbox_slot",
+    "alter table pillarbox_slot add column x int",
+)
+
+
+def attack(
+    granted: Granted,
+    role: Role,
+    statements: Iterable[str],
+    *,
+    match: str = "denied|not .*BASE TABLE|Unknown column|CHECK OPTION",
+) -> None:
+    with closing(connected(granted.url_as(role), autocommit=True)) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            with pytest.raises(pymysql.Error, match=match):
+                cursor.execute(statement)
+
+
+@pytest.mark.parametrize("role", ["viewer", "writer"])
+def test_no_way_leads_to_a_payload(granted: Granted, role: Role) -> None:
+    write(granted, "writer")
+
+    attack(granted, role, PAYLOADS)
+
+
+@pytest.mark.parametrize("role", ["writer", "consumer", "viewer"])
+def test_nobody_changes_what_is_not_his(granted: Granted, role: Role) -> None:
+    attack(granted, role, CHANGES)
+
+
+@pytest.mark.parametrize("mode", ["", "STRICT_ALL_TABLES"])
+@pytest.mark.parametrize("role", ["writer", "consumer"])
+def test_a_writer_locks_slots_and_cannot_change_one(granted: Granted, role: Role, mode: str) -> None:
+    def read() -> list[int]:
+        with closing(connected(granted.url)) as connection, connection.cursor() as cursor:
+            run(cursor, "select slot from pillarbox_slot order by slot")
+            return [slot for (slot,) in cursor.fetchall()]
+
+    with closing(connected(granted.url_as(role), autocommit=True)) as connection, connection.cursor() as cursor:
+        run(cursor, f"set sql_mode = '{mode}'", "select slot from pillarbox_slot where slot in (1, 2) for update")
+        for value in ("slot + 1", "slot - 1", "255 - slot", "300", "-1", "null", "'x'", "1.5", "slot ^ 1"):
+            for how in ("update", "update ignore"):
+                for order in ("", " order by slot desc", " where slot = 7"):
+                    with suppress(pymysql.Error):
+                        cursor.execute(f"{how} pillarbox_slot set slot = {value}{order}")
+
+    assert read() == list(range(256))
+
+
+@pytest.fixture
+def only_mail(granted: Granted) -> Iterator[None]:
+    """The consumer's account is that of the consumer `mail` alone."""
+    schema = urlsplit(granted.url).path.strip("/")
+    with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
+
+        def name(consumers: list[str] | None) -> None:
+            account = f"{granted.users['consumer']}@%"
+            run(cursor, *split_script(grants({"consumer": account}, names=Names(schema), consumers=consumers)))
+
+        run(cursor, "delete from pillarbox_inbox")
+        run(
+            cursor,
+            "insert into pillarbox_inbox (consumer, source, message_id, status) values ('c', 's', 'm', 'failed')",
+        )
+        name(["it's \\ other"])
+        name(["mail"])
+        yield
+        name(None)
+
+
+@pytest.mark.usefixtures("only_mail")
+def test_a_consumer_touches_no_row_of_another(granted: Granted) -> None:
+    other, own = (Accept(names=Names(), consumer=name, source="s", message_id="m") for name in ("c", "mail"))
+    fail = Fail(names=Names(), consumer="c", source="s", message_id="n", attempts=1, error="x", message=b"x")
+    start = Start(names=Names(), consumer="c", source="s", message_id="m")
+    with closing(connected(granted.url_as("consumer"))) as connection:
+        writer = PymysqlWriter(connection)
+        for command in (other, start, fail):
+            with pytest.raises(pymysql.Error, match="CHECK OPTION"):
+                writer.execute(command)
+        with connection.cursor() as cursor:
+            for blind in (
+                "update pillarbox_own_inbox set status = 'done'",
+                "select * from pillarbox_own_inbox for update",
+            ):
+                assert cursor.execute(blind) == 0
+        assert [writer.execute(own), writer.execute(own)] == [True, False]
+        connection.commit()
+    attack(granted, "consumer", (
+        "select * from pillarbox_inbox",
+        "update pillarbox_inbox set status = 'done'",
+        "handler pillarbox_inbox open",
+        "delete from pillarbox_own_inbox",
+        "update pillarbox_own_inbox set consumer = 'c'",
+        "replace into pillarbox_own_inbox (consumer, source, message_id, status) values ('c', 's', 'm', 'done')",
+        "insert into pillarbox_consumer values (substring_index(user(), '@', 1), 'c')",
+        "delete from pillarbox_consumer",
+    ))  # fmt: skip
+    with closing(connected(granted.url)) as connection, connection.cursor() as cursor:
+        run(cursor, "select consumer, status from pillarbox_inbox order by consumer")
+
+        assert list(cursor.fetchall()) == [(b"c", "failed"), (b"mail", "done")]
+
+
+def test_rights_that_an_older_release_granted_are_taken_back(granted: Granted) -> None:
+    viewer, consumer = (f"'{granted.users[role]}'@'%'" for role in ("viewer", "consumer"))
+    schema = urlsplit(granted.url).path.strip("/")
+    with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
+        run(
+            cursor,
+            f"grant select (id, topic) on pillarbox_outbox to {viewer}",
+            f"grant select (id) on pillarbox_history to {viewer}",
+            f"grant select, insert, update on pillarbox_inbox to {consumer}",
+        )
+        accounts: dict[Role, str] = {role: f"{granted.users[role]}@%" for role in ("viewer", "consumer", "relay")}
+        run(cursor, *split_script(grants(accounts, names=Names(schema))))
+
+    attack(granted, "viewer", PAYLOADS)
+    attack(granted, "consumer", ("select * from pillarbox_inbox", "update pillarbox_inbox set status = 'done'"))
 
 
 @pytest.mark.parametrize("account", ["", "a'b", "x" * 33, "a\\b"])

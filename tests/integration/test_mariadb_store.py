@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+import secrets
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import pymysql
 import pytest
 
 from pillarbox import Outbox
-from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, StoreUnavailable
+from pillarbox.errors import ConfigError, MissingExtra, SchemaMissing, SchemaNewer, StoreUnavailable
 from pillarbox.message import Names
-from pillarbox.stores.mariadb.connection import Transaction, _parse_dsn, build_statements
+from pillarbox.stores.mariadb.connection import Transaction, _parse_dsn, build_statements, map_errors
 from pillarbox.stores.mariadb.schema import MariadbSchema
 from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.urls import parse_store_url
@@ -59,10 +61,10 @@ def plan(url: str, name: str) -> list[tuple[str | None, str | None]]:
     """The tables and indexes that the server would use, in order."""
     sql = build_statements(Names())[name]
     values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", sql), 3)
-    values |= {name: [3, 5] for name in ("ids", "partitions", "skip", "numbers") if name in values}
+    values |= {name: [3, 5] for name in ("ids", "partitions", "skip", "numbers", "message_ids") if name in values}
     values |= {"destination": "orders", "waits": "retry", "key": "k3"}
     with closing(connected(url)) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
-        cursor.execute(f"explain {sql}", values)
+        cursor.execute(f"explain format=traditional {sql}", values)
         return [(row["table"], row["key"]) for row in cursor.fetchall()]
 
 
@@ -121,11 +123,21 @@ async def test_a_connection_that_was_killed_is_told_and_replaced(mariadb_url: st
     assert len(again.messages) == 1, "the cursor of a connection that is gone starts over"
 
 
-async def test_sessions_do_not_keep_locks_for_who_stands_still(store: MariadbStore) -> None:
-    def asked(tx: Transaction) -> tuple[Any, ...]:
-        return tuple(tx._fetch("select @@idle_transaction_timeout, @@tx_isolation, @@innodb_lock_wait_timeout", {})[0])
+_SETTINGS = """
+    show session variables where variable_name in
+    ('tx_isolation', 'transaction_isolation', 'innodb_lock_wait_timeout', 'idle_transaction_timeout')
+"""
 
-    assert await store._database.read_committed(asked) == (10, "READ-COMMITTED", 5)
+
+async def test_sessions_read_what_is_committed_and_wait_shortly_for_locks(store: MariadbStore) -> None:
+    def asked(tx: Transaction) -> dict[str, str]:
+        return dict(tx._fetch(_SETTINGS, None))
+
+    told = await store._database.read_committed(asked)
+
+    assert told.pop("idle_transaction_timeout", "10") == "10", "MariaDB has it, MySQL has not"
+    assert told.pop("innodb_lock_wait_timeout") == "2"
+    assert set(told.values()) == {"READ-COMMITTED"}
 
 
 async def test_a_conflict_begins_the_transaction_again(mariadb_url: str, store: MariadbStore) -> None:
@@ -221,7 +233,8 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         context: ssl.SSLContext | None = _parse_dsn(f"mysql://u:p%40ss@h:3307/db{options}")["ssl"]
         return context
 
-    assert tls("") is None
+    assert tls("") is not None, "another machine must prove itself"
+    assert tls("?ssl=off") is None
     verified = tls("?ssl=on")
     assert verified is not None
     assert (verified.verify_mode, verified.check_hostname) == (ssl.CERT_REQUIRED, True)
@@ -241,3 +254,28 @@ def test_a_url_is_taken_apart() -> None:
 
     assert (arguments["host"], arguments["port"], arguments["user"], arguments["password"]) == ("h", 3307, "u", "p@ss")
     assert _parse_dsn("mysql://u@h/db?unix_socket=%2Frun%2Fm.sock")["unix_socket"] == "/run/m.sock"
+
+
+# --- logins --------------------------------------------------------------------------------------
+
+
+async def test_a_login_by_password_works_by_each_method_that_the_server_has(mariadb_url: str) -> None:
+    """MySQL's own method, caching_sha2_password, encrypts the password by the server's key."""
+    user = f"u_{secrets.token_hex(6)}"
+    fetched(mariadb_url, f"create user '{user}'@'%' identified by 'canary word'")
+    try:
+        fetched(mariadb_url, f"grant all on `{urlsplit(mariadb_url).path[1:]}`.* to '{user}'@'%'")
+        url = mariadb_url.replace("root@", f"{user}:canary%20word@")
+
+        await MariadbSchema(parse_store_url(url), names=Names()).install()
+
+        assert await MariadbSchema(parse_store_url(url), names=Names()).verify() == ()
+    finally:
+        fetched(mariadb_url, f"drop user '{user}'@'%'")
+
+
+def test_a_login_that_needs_a_missing_package_names_it() -> None:
+    with pytest.raises(MissingExtra, match=r"pillarbox\[mariadb\]"), map_errors():
+        raise RuntimeError("'cryptography' package is required for sha256_password or caching_sha2_password")
+    with pytest.raises(RuntimeError, match="another"), map_errors():
+        raise RuntimeError("another")

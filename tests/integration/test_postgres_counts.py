@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -15,12 +15,13 @@ from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.statistics import ROWS_LOOKED_UP, TOPICS_LOOKED_UP
 from pillarbox.stores.urls import parse_store_url
+from pillarbox.testing.samples import sample_relay
 
 _FILL = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
                                   source, correlation_id, event_time, waits, available_at, attempts)
     select gen_random_uuid(), 'billing', i % 64, 'event', 't', case i % 3 when 0 then 'eu' else 'us' end, 'k' || i,
-           '', '', '/', 'c', now(), nullif($2, ''), case $2 when '' then null when 'parked' then 'infinity'
+           '', 'text/plain', '/', 'c', now(), nullif($2, ''), case $2 when '' then null when 'parked' then 'infinity'
            when 'deferred' then now() + interval '1 hour' else now() - interval '1 hour' end, 0
       from generate_series(1, $1::integer) i
 """
@@ -81,7 +82,9 @@ async def test_a_backlog_is_counted_to_the_last_and_the_topics_of_the_first_are_
 async def test_what_is_in_hand_is_not_counted_twice(shop: Shop, waits: str) -> None:
     await shop.put(TOPICS_LOOKED_UP + 500, waits)
     claim = "insert into pillarbox_claim (relay_id, number, message_ids) select $1, 1, array_agg(id) from {} m"
-    await shop.run(claim.format("(select id from pillarbox_outbox order by id desc limit 300)"), uuid4())
+    relay = sample_relay()
+    await shop.store.register(relay, lease=timedelta(minutes=1))
+    await shop.run(claim.format("(select id from pillarbox_outbox order by id desc limit 300)"), relay.relay_id)
     counted = await shop.counted()
     sums = {state: sum(count for (one, *_), (count, _) in counted.items() if one is state) for state in State}
     assert (sums[State.SENDING], sums[State.PENDING]) == (300, TOPICS_LOOKED_UP + 200)
@@ -104,13 +107,13 @@ async def test_no_more_rows_are_looked_up_than_that(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("statement", "arguments", "expected"),
     [
-        ("count_fresh", (100_000, 1_000), {"Index Only Scan using pillarbox_outbox_fresh_idx"}),
+        ("count_fresh", (100_000, 1_000, None), {"Index Only Scan using pillarbox_outbox_fresh_idx"}),
         ("count_timed", (100_000, 1_000, None), {"Index Only Scan using pillarbox_outbox_due_idx"}),
-        ("count_blocked", (5_000,), {"Index Scan using pillarbox_outbox_blocked_idx"}),
+        ("count_blocked", (5_000, None), {"Index Scan using pillarbox_outbox_blocked_idx"}),
         ("count_ended", (5_000,), {"Index Scan Backward using pillarbox_history_status_idx"}),
         ("count_sending", (100_000, None), {"Index Scan using pillarbox_outbox_pkey"}),
         ("oldest_due", (None,), {"pillarbox_outbox_fresh_idx", "pillarbox_outbox_due_idx"}),
-        ("find_tried_bare", (50,), {"pillarbox_outbox_due_idx", "pillarbox_outbox_blocked_idx"}),
+        ("find_tried_bare", (50, None), {"pillarbox_outbox_due_idx", "pillarbox_outbox_blocked_idx"}),
     ],
 )
 async def test_what_a_screen_asks_walks_no_table(

@@ -22,7 +22,7 @@ from pillarbox.stores.urls import parse_store_url
 _FILL = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
                                   source, correlation_id, event_time, waits, available_at)
-    select gen_random_uuid(), 'orders', 7, 'event', 't', 't', 'hot', '', '', '/', 'c', now(), w,
+    select gen_random_uuid(), 'orders', 7, 'event', 't', 't', 'hot', '', 'text/plain', '/', 'c', now(), w,
            case when w is not null then now() end
       from generate_series(1, 20000) i, lateral (select (array[null, null, 'parked', 'retry'])[1 + i % 4] as w) s
 """
@@ -38,7 +38,7 @@ async def database(postgres_url: str, postgres_schema: str) -> AsyncIterator[tup
         await connection.execute(names.qualify(_FILL))
         await connection.execute(names.qualify("analyze pillarbox_outbox"))
         await connection.execute(names.qualify("delete from pillarbox_outbox where id % 100 <> 0"))
-        await connection.execute(SESSION_SETTINGS)
+        await connection.execute("; ".join(f"set {name} = '{value}'" for name, value in SESSION_SETTINGS))
         yield connection, names
     finally:
         await connection.close()
@@ -51,15 +51,26 @@ _LANE = "'{7}'::smallint[]"
 @pytest.mark.parametrize(
     ("statement", "arguments", "expected", "never"),
     [
-        ("read", f"'orders', {_LANE}, '{{0}}', 10, 10, '{{5,6}}', '7', 99, 100, '{{}}'", {"fresh", "late"}, {"pkey"}),
-        ("read", f"'orders', {_LANE}, '{{0}}', 10, 10, '{{}}', '7', 99, 100, '{{hot}}'", {"fresh", "late"}, {"pkey"}),
-        ("read_due", f"'orders', {_LANE}, null, 10, '{{}}'", {"due"}, {"pkey", "fresh", "late"}),
-        ("read_key", "'orders', 7::smallint, 'hot', 0, 10", {"blocked"}, {"pkey", "fresh", "late", "due"}),
+        (
+            "read",
+            f"'orders', {_LANE}, '{{0}}', 10, 10, '{{5,6}}', '7', 99, 100, '{{}}', 9999",
+            {"fresh", "late"},
+            {"pkey"},
+        ),
+        (
+            "read",
+            f"'orders', {_LANE}, '{{0}}', 10, 10, '{{}}', '7', 99, 100, '{{hot}}', 9999",
+            {"fresh", "late"},
+            {"pkey"},
+        ),
+        ("due_ahead", f"'orders', {_LANE}, null, 10, '{{}}'", {"due"}, {"pkey", "fresh", "late"}),
+        ("read_key", "'orders', 7::smallint, 'hot', 0, 10, 9999", {"blocked"}, {"pkey", "fresh", "late", "due"}),
         ("blocked_keys", f"'orders', {_LANE}", {"blocked"}, {"pkey", "fresh", "late", "due"}),
         ("next_due", f"'orders', {_LANE}", {"due"}, {"pkey", "fresh", "late", "blocked"}),
         (
             "settle",
-            f"'{_RELAY}', 'orders', {_LANE}, '{{1}}', '{{100,200}}', '{{1}}', '{{}}', '{{}}', 'full', null",
+            f"'{_RELAY}', 'orders', {_LANE}, '{{1}}', '{{100,200}}', '{{1}}', '{{}}', '{{}}', 'full', null, "
+            "'{}', false",
             {"pkey"},
             {"fresh", "late", "due", "blocked"},
         ),

@@ -15,11 +15,13 @@ from psycopg import sql
 
 from pillarbox.errors import SchemaMissing, SchemaMixed, SchemaNewer, SchemaOutdated, StoreUnavailable
 from pillarbox.message import Names
-from pillarbox.stores.migrations import Migration, build_script
+from pillarbox.stores.migrations import Migration, build_script, latest_version
 from pillarbox.stores.postgres.schema import PostgresSchema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.next_version import with_next
 
+LATEST = latest_version("postgresql")
+VERSIONS = list(range(1, LATEST + 1))
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, payload, content_type, source,
                                   correlation_id, event_time)
@@ -66,8 +68,8 @@ async def test_install_makes_the_tables_and_repeating_it_changes_nothing(tables:
     first = await tables.at().install()
     again = await tables.at().install()
 
-    assert [(first.current, first.target), (again.current, again.target)] == [(0, 1), (1, 1)]
-    assert tables.versions() == [1]
+    assert [(first.current, first.target), (again.current, again.target)] == [(0, LATEST), (LATEST, LATEST)]
+    assert tables.versions() == VERSIONS
     assert await tables.at().verify() == ()
 
 
@@ -86,8 +88,8 @@ async def test_eight_installers_at_once_all_succeed_and_record_one_version(table
 
     plans = await asyncio.gather(*(tables.at().install() for _ in range(8)))
 
-    assert sorted(plan.current for plan in plans) == [0, 1, 1, 1, 1, 1, 1, 1]
-    assert tables.versions() == [1]
+    assert sorted(plan.current for plan in plans) == [0, *[LATEST] * 7]
+    assert tables.versions() == VERSIONS
 
 
 async def test_installers_of_several_prefixes_share_a_schema_that_none_has_made(tables: Tables) -> None:
@@ -122,15 +124,15 @@ async def test_the_next_version_and_back_with_messages_in_the_tables(tables: Tab
     await newer.upgrade()
 
     assert tables.run("select id, priority from pillarbox_outbox") == [(1, 7)]
-    assert tables.versions() == [1, 2]
+    assert tables.versions() == [*VERSIONS, LATEST + 1]
     assert await newer.verify() == ()
-    with pytest.raises(SchemaNewer, match="version 2 and this release knows 1"):
+    with pytest.raises(SchemaNewer, match=f"version {LATEST + 1} and this release knows {LATEST}"):
         await tables.at().upgrade()
 
-    await newer.downgrade(target=1)
+    await newer.downgrade(target=LATEST)
 
     assert tables.run("select * from pillarbox_outbox") == before
-    assert tables.versions() == [1]
+    assert tables.versions() == VERSIONS
     assert await tables.at().verify() == ()
 
 
@@ -153,7 +155,7 @@ async def test_a_change_gives_up_rather_than_hold_up_the_writers(tables: Tables,
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             await newer.upgrade()
 
-    assert tables.versions() == [1]
+    assert tables.versions() == VERSIONS
 
 
 async def test_version_zero_removes_everything_and_nothing_else(tables: Tables) -> None:

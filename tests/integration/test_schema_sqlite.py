@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -13,12 +15,14 @@ import pytest
 
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaMixed, SchemaNewer, SchemaOutdated, StoreUnavailable
 from pillarbox.message import Names
-from pillarbox.stores.factory import open_schema
-from pillarbox.stores.migrations import Migration, build_script, load_migrations
+from pillarbox.stores.factory import open_schema, open_store
+from pillarbox.stores.migrations import Migration, build_script, latest_version, load_migrations
 from pillarbox.stores.sqlite.schema import SqliteSchema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.next_version import with_next
 
+LATEST = latest_version("sqlite")
+VERSIONS = [(version,) for version in range(1, LATEST + 1)]
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, payload, content_type, source,
                                   correlation_id, event_time)
@@ -39,16 +43,16 @@ async def test_install_makes_the_file_and_repeating_it_changes_nothing(tmp_sqlit
     first = await tables(tmp_sqlite).install()
     again = await tables(tmp_sqlite).install()
 
-    assert [(first.current, first.target), (again.current, again.target)] == [(0, 1), (1, 1)]
-    assert run(tmp_sqlite, "select version from pillarbox_schema") == [(1,)]
+    assert [(first.current, first.target), (again.current, again.target)] == [(0, LATEST), (LATEST, LATEST)]
+    assert run(tmp_sqlite, "select version from pillarbox_schema order by 1") == VERSIONS
     assert await tables(tmp_sqlite).verify() == ()
 
 
 async def test_eight_installers_at_once_all_succeed_and_record_one_version(tmp_sqlite: Path) -> None:
     plans = await asyncio.gather(*(tables(tmp_sqlite).install() for _ in range(8)))
 
-    assert sorted(plan.current for plan in plans) == [0, 1, 1, 1, 1, 1, 1, 1]
-    assert run(tmp_sqlite, "select version from pillarbox_schema") == [(1,)]
+    assert sorted(plan.current for plan in plans) == [0, *[LATEST] * 7]
+    assert run(tmp_sqlite, "select version from pillarbox_schema order by 1") == VERSIONS
 
 
 class Meeting(tuple[Migration, ...]):
@@ -68,7 +72,7 @@ async def test_no_two_installers_are_between_reading_the_version_and_writing(tmp
     await asyncio.gather(*(tables(tmp_sqlite, migrations=migrations).install() for _ in range(2)))
 
     assert Meeting.barrier.broken
-    assert run(tmp_sqlite, "select version from pillarbox_schema") == [(1,)]
+    assert run(tmp_sqlite, "select version from pillarbox_schema order by 1") == VERSIONS
 
 
 async def test_the_next_version_and_back_with_messages_in_the_tables(tmp_sqlite: Path, tmp_path: Path) -> None:
@@ -85,12 +89,12 @@ async def test_the_next_version_and_back_with_messages_in_the_tables(tmp_sqlite:
     await newer.upgrade()
 
     assert run(tmp_sqlite, "select message_id, priority from pillarbox_outbox") == [("m1", 7)]
-    assert run(tmp_sqlite, "select version from pillarbox_schema order by 1") == [(1,), (2,)]
+    assert run(tmp_sqlite, "select version from pillarbox_schema order by 1") == [*VERSIONS, (LATEST + 1,)]
     assert await newer.verify() == ()
-    with pytest.raises(SchemaNewer, match="version 2 and this release knows 1"):
+    with pytest.raises(SchemaNewer, match=f"version {LATEST + 1} and this release knows {LATEST}"):
         await tables(tmp_sqlite).upgrade()
 
-    await newer.downgrade(target=1)
+    await newer.downgrade(target=LATEST)
 
     assert run(tmp_sqlite, "select * from pillarbox_outbox") == before
     assert await tables(tmp_sqlite).verify() == ()
@@ -104,7 +108,7 @@ async def test_a_version_that_fails_half_way_leaves_no_trace(tmp_sqlite: Path, t
         await tables(tmp_sqlite, migrations=with_next("sqlite", tmp_path, up=broken)).upgrade()
 
     assert await tables(tmp_sqlite).verify() == ()
-    assert await tables(tmp_sqlite).version() == 1
+    assert await tables(tmp_sqlite).version() == LATEST
 
 
 async def test_version_zero_removes_everything_and_nothing_else(tmp_sqlite: Path) -> None:
@@ -142,7 +146,8 @@ async def test_version_zero_removes_everything_and_nothing_else(tmp_sqlite: Path
         ),
         (
             "drop table pillarbox_lane; create table pillarbox_lane (destination text not null, partition integer"
-            " not null, relay_id text, epoch integer not null default 0, primary key (destination, partition))",
+            " not null, relay_id text, epoch integer not null default 0, revision integer not null default 0,"
+            " primary key (destination, partition))",
             [
                 "missing: constraint on pillarbox_lane: check ( partition between 0 and 63 )",
                 "different: table pillarbox_lane is table, should be table without rowid",
@@ -209,3 +214,32 @@ async def test_the_printed_sql_does_what_the_commands_do(tmp_sqlite: Path) -> No
 
         connection.executescript(build_script("sqlite", names=names, down=True))
         assert connection.execute("select count(*) from sqlite_master where name like 'mine%'").fetchone() == (0,)
+
+
+def read_modes(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    before = os.umask(0)
+    try:
+        await open_schema(f"sqlite:///{path}").install()
+        store = open_store(f"sqlite:///{path}")
+        await store.open()
+        files = read_modes(tmp_path)
+        await store.close()
+    finally:
+        os.umask(before)
+
+    assert files == {"shop.db": 0o600, "shop.db-wal": 0o600, "shop.db-shm": 0o600}
+
+
+async def test_rights_that_somebody_gave_stay(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    path.touch(mode=0o660)
+    path.chmod(0o660)
+
+    await open_schema(f"sqlite:///{path}").install()
+
+    assert read_modes(tmp_path)["shop.db"] == 0o660

@@ -131,7 +131,16 @@ WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED]}
 COUNTS = {"count_fresh", "count_due", "count_blocked", "count_closed"}
 """These look at so many messages of a destination, or of a way to end."""
 SORTS = dict.fromkeys(COUNTS, 1)
-SORTS |= {"read_due": 2, "find_ended": 1, "find_held": 1, "journal_latest": 1, "journal_message": 2}
+SORTS |= {
+    "inbox_counts": 1,
+    "journal_messages": 1,
+    "read_due": 3,
+    "read_key": 2,
+    "find_ended": 1,
+    "find_held": 1,
+    "journal_latest": 1,
+    "journal_message": 2,
+}
 SORTS |= {"attempts_failed": 1, "claims_old": 1, "oldest_due": 1, "open_destinations": 2}
 """How many sorts a statement may need: of rows that its limit, or the few there are, already bounds."""
 
@@ -539,8 +548,8 @@ async def _limit_pages(store: SqliteStore, pages: int) -> None:
     [
         ("drop table pillarbox_schema", SchemaMissing),
         ("delete from pillarbox_schema", SchemaMissing),
-        ("update pillarbox_schema set version = 0", SchemaMissing),
-        ("update pillarbox_schema set version = version + 1", SchemaNewer),
+        ("update pillarbox_schema set version = 1 - version", SchemaMissing),
+        ("insert into pillarbox_schema (version) values (99)", SchemaNewer),
     ],
 )
 async def test_tables_that_do_not_fit_are_refused(path: Path, change: str, error: type[PillarboxError]) -> None:
@@ -550,7 +559,7 @@ async def test_tables_that_do_not_fit_are_refused(path: Path, change: str, error
 
 
 async def test_older_tables_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.stores.sync_sql.store.latest_version", lambda store: 2)
+    monkeypatch.setattr("pillarbox.stores.sync_sql.store.latest_version", lambda store: 99)
     assert type(await refused(SqliteStore(path))) is SchemaOutdated
 
 
@@ -605,7 +614,7 @@ async def test_only_what_costs_no_more_than_a_repeat_does_not_wait_for_the_disk(
     async with opened(SqliteStore(path, clock=clock, synchronous=synchronous)) as store:  # type: ignore[arg-type]
         levels.clear()
         fence = await own(store)
-        assert levels == [durable, durable]
+        assert levels == [durable, 1, durable], "rows of lanes without an owner may be lost: the next take adds them"
         levels.clear()
         await store.claim(fence, Claim(1, [1]))
         await store.settle(fence, Settlement(delivered=[1], finished=[1]))

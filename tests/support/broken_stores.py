@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from pillarbox.contracts.store import (
     Cursor,
     FailedOutcome,
     Fence,
+    InboxSelection,
     Lane,
     ReadResult,
     RecoveredClaim,
@@ -26,7 +28,7 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
-from pillarbox.stores.memory import LaneRow, MemoryData, MemoryStore, Snapshot, Transactions
+from pillarbox.stores.memory import InboxRow, LaneRow, MemoryData, MemoryStore, Snapshot, Transactions
 
 Taken = tuple[Sequence[Lane], Sequence[RecoveredClaim]]
 
@@ -78,6 +80,11 @@ class SettlesOutsideItsLanes(MemoryStore):
         return [row for id in ids if (row := self._data.open.get(id)) is not None]
 
 
+class SettlesByIdAlone(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        await super().settle(fence, replace(settlement, message_ids={}))
+
+
 # --- reading
 
 
@@ -125,6 +132,36 @@ class KeepsMarksOfLanesItDidNotRead(MemoryStore):
         return super()._advance(cursor, [*cursor.low], messages)
 
 
+class ReadsAnyNumberOfBytes(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
+    ) -> ReadResult:
+        return await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+
+
+class ReadsNothingLarge(MemoryStore):
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
+    ) -> ReadResult:
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
+        fitting = [one for one in reading.messages if len(one.payload) <= more.get("max_bytes", 2**62)]
+        return replace(reading, messages=fitting)
+
+
+class ReadsDueOfAnySize(MemoryStore):
+    async def read_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = (), **more: Any
+    ) -> Sequence[Message]:
+        return await super().read_due(destination, partitions=partitions, limit=limit, skip=skip)
+
+
+class ReadsKeysOfAnySize(MemoryStore):
+    async def read_key(
+        self, destination: str, *, partition: int, key: str, after: int, limit: int, **more: Any
+    ) -> Sequence[Message]:
+        return await super().read_key(destination, partition=partition, key=key, after=after, limit=limit)
+
+
 class SkipsLateRowsToo(MemoryStore):
     def _is_late(self, row: Message, cursor: Cursor) -> bool:
         return row.key not in cursor.skip and super()._is_late(row, cursor)
@@ -132,18 +169,18 @@ class SkipsLateRowsToo(MemoryStore):
 
 class MarksOnlyWhatItReturned(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         low = dict((cursor or Cursor()).low) | {message.partition: message.id for message in reading.messages}
         return replace(reading, cursor=replace(reading.cursor, low=low))
 
 
 class MarksWhatItCutOff(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         ends = {row.partition: row.id for row in self._rows_in_lanes(destination, partitions, (None,))}
         skips = cursor is not None and cursor.skip
         return replace(reading, cursor=replace(reading.cursor, low=ends)) if skips else reading
@@ -151,53 +188,55 @@ class MarksWhatItCutOff(MemoryStore):
 
 class SkipsNothing(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
         everything = None if cursor is None else cursor.skip_keys([])
-        return await super().read(destination, partitions=partitions, cursor=everything, limit=limit)
+        return await super().read(destination, partitions=partitions, cursor=everything, limit=limit, **more)
 
 
 class SkipsOneKeyAlone(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
         one = None if cursor is None else cursor.skip_keys(cursor.skip[:1])
-        return await super().read(destination, partitions=partitions, cursor=one, limit=limit)
+        return await super().read(destination, partitions=partitions, cursor=one, limit=limit, **more)
 
 
 class SkipsWhatHasNoKey(MemoryStore):
     """As `key not in (...)` does in SQL."""
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         skips = cursor is not None and cursor.skip
         return replace(reading, messages=[m for m in reading.messages if m.key is not None or not skips])
 
 
 class SkipsBehindTheLimit(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
         cursor = cursor or Cursor()
-        reading = await super().read(destination, partitions=partitions, cursor=cursor.skip_keys([]), limit=limit)
+        reading = await super().read(
+            destination, partitions=partitions, cursor=cursor.skip_keys([]), limit=limit, **more
+        )
         return replace(reading, messages=[m for m in reading.messages if m.key not in cursor.skip])
 
 
 class SkipsForEver(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         return replace(reading, cursor=reading.cursor.skip_keys((cursor or Cursor()).skip))
 
 
 class SkipsByParking(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         for row in self._rows_in_lanes(destination, partitions, (None,)):
             if cursor is not None and row.key in cursor.skip:
                 self._data.open.put(replace(row, waits=Waits.PARKED))
@@ -206,36 +245,38 @@ class SkipsByParking(MemoryStore):
 
 class SkipsForStrangers(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
         mine = None if cursor is None else Cursor(session=self._session, skip=cursor.skip)
         own = cursor is not None and cursor.session is self._session
-        return await super().read(destination, partitions=partitions, cursor=cursor if own else mine, limit=limit)
+        return await super().read(
+            destination, partitions=partitions, cursor=cursor if own else mine, limit=limit, **more
+        )
 
 
 class MarksWhatWaits(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         ends = {row.partition: row.id for row in self._rows_in_lanes(destination, partitions, (None, *Waits))}
         return replace(reading, cursor=replace(reading.cursor, low={**reading.cursor.low, **ends}))
 
 
 class LimitsLateRowsToo(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         return ReadResult(reading.messages[:limit], reading.cursor)
 
 
 class TrustsForeignCursors(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
         mine = None if cursor is None else Cursor(cursor.low, cursor.snapshot, self._session)
-        return await super().read(destination, partitions=partitions, cursor=mine, limit=limit)
+        return await super().read(destination, partitions=partitions, cursor=mine, limit=limit, **more)
 
 
 class _ReusingTransactions(Transactions):
@@ -256,17 +297,17 @@ class ReusesIds(MemoryData):
 
 class ReadsDueById(MemoryStore):
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = (), **more: Any
     ) -> Sequence[Message]:
-        due = await super().read_due(destination, partitions=partitions, limit=limit, skip=skip)
+        due = await super().read_due(destination, partitions=partitions, limit=limit, skip=skip, **more)
         return sorted(due, key=lambda message: message.id)
 
 
 class SkipsAfterTheLimit(MemoryStore):
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = (), **more: Any
     ) -> Sequence[Message]:
-        due = await super().read_due(destination, partitions=partitions, limit=limit)
+        due = await super().read_due(destination, partitions=partitions, limit=limit, **more)
         return [message for message in due if message.id not in skip]
 
 
@@ -292,7 +333,7 @@ class BlockedTellsTheLast(MemoryStore):
 
 class ReadsEveryKey(MemoryStore):
     async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int
+        self, destination: str, *, partition: int, key: str, after: int, limit: int, **more: Any
     ) -> Sequence[Message]:
         blocked = self._rows_in_lanes(destination, [partition], (Waits.RETRY, Waits.PARKED, Waits.HELD))
         return [row for row in blocked if row.id > after][:limit]
@@ -300,9 +341,9 @@ class ReadsEveryKey(MemoryStore):
 
 class CallsCutLanesComplete(MemoryStore):
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         return ReadResult(reading.messages, reading.cursor, frozenset(partitions))
 
 
@@ -310,23 +351,26 @@ class CallsCutLanesComplete(MemoryStore):
 
 
 class ClaimNotIdempotent(MemoryStore):
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
-        await super().claim(fence, claim, park=park)
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        revisions = await super().claim(fence, claim, park=park)
         self._data.claims[fence.relay_id, claim.number] = claim
+        return revisions
 
 
 class ParkDeletes(MemoryStore):
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
-        await super().claim(fence, claim, park=park)
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        revisions = await super().claim(fence, claim, park=park)
         for id in park:
             self._data.open.drop(id)
+        return revisions
 
 
 class ParksAgain(MemoryStore):
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
-        await super().claim(fence, claim)
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        revisions = await super().claim(fence, claim)
         for row in self._open_in_fence(fence, park):
             self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
+        return revisions
 
 
 class TouchedClaimsAreFinished(MemoryStore):
@@ -442,6 +486,12 @@ class BelievesAnyExpiry(MemoryStore):
         return {id: relay for id, relay in self._data.relays.items() if relay.expires_at and relay.expires_at > now}
 
 
+class JudgesByTheObserversLease(MemoryStore):
+    def _live_relays(self, lease: timedelta) -> dict[UUID, RelayInfo]:
+        now, live = self._clock.now(), super()._live_relays(lease)
+        return {id: relay for id, relay in live.items() if relay.expires_at and relay.expires_at <= now + lease}
+
+
 class ReleaseDropsEveryClaim(MemoryStore):
     async def release(self, fence: Fence) -> None:
         await super().release(fence)
@@ -518,6 +568,48 @@ class DiscardsWhatIsInHand(MemoryStore):
             self._data.claims = claims
 
 
+class ForwardsNothing(MemoryStore):
+    def _record_failure(self, row: Message, failure: FailedOutcome, *, by: UUID) -> None:
+        super()._record_failure(row, replace(failure, forward_to=None), by=by)
+
+
+class ChangesSecretly(MemoryStore):
+    """No claim tells that an operator changed the lane."""
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        return dict.fromkeys(await super().claim(fence, claim, park=park), 0)
+
+
+class ChangesWithoutLock(MemoryStore):
+    """Looks at the claims, lets others in, then changes."""
+
+    async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
+        claims = dict(self._data.claims)
+        await asyncio.sleep(0)
+        new = {key: claim for key, claim in self._data.claims.items() if key not in claims}
+        self._data.claims = claims
+        try:
+            return await super().discard(selection, by=by, reason=reason, limit=limit)
+        finally:
+            self._data.claims |= new
+
+
+class TakesGoneRelaysForAlive(MemoryStore):
+    def _messages(self) -> Iterator[Message]:
+        return self._data.messages()
+
+
+class LeavesChangedMessagesInClaims(MemoryStore):
+    """An heir finds a deferred message in a dead relay's claim."""
+
+    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+        claims = dict(self._data.claims)
+        try:
+            return await super().defer(selection, until=until, by=by, limit=limit)
+        finally:
+            self._data.claims = claims
+
+
 class DefersWithoutBlocking(MemoryStore):
     async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
         moved = await super().defer(selection, until=until, by=by, limit=limit)
@@ -541,9 +633,24 @@ class PurgesTheWholeJournal(MemoryStore):
 
 
 class PurgesAnyInboxRow(MemoryStore):
-    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+    async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         self._data.inbox = {key: replace(row, status="done") for key, row in self._data.inbox.items()}
         return await super().purge_inbox(older_than=older_than, limit=limit)
+
+
+class KeepsStartsForEver(MemoryStore):
+    async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
+        started = {key: row for key, row in self._data.inbox.items() if row.status == "started"}
+        removed = await super().purge_inbox(older_than=older_than, limit=limit, failed=failed)
+        self._data.inbox |= started
+        return removed
+
+
+class RedrivesWhatWasNotKept(MemoryStore):
+    def _failed_inbox_rows(
+        self, selection: InboxSelection, limit: int, *, with_content: bool = False
+    ) -> list[tuple[tuple[str, str, str], InboxRow]]:
+        return super()._failed_inbox_rows(selection, limit, with_content=False)
 
 
 class TakesNoIdsForAll(MemoryStore):

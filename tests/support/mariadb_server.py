@@ -15,10 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from tests.support.packages import install
 from tests.support.private_program import PrivateProgram
 from tests.support.servers import ServerMissing
 
-__all__ = ["MariadbServer", "PrivateMariadb", "connected", "options", "scratch_mariadb"]
+__all__ = ["MariadbServer", "PrivateMariadb", "PrivateMysql", "connected", "is_mariadb", "options", "scratch_mariadb"]
 
 
 class PrivateMariadb(PrivateProgram):
@@ -64,6 +65,32 @@ class PrivateMariadb(PrivateProgram):
             raise ServerMissing(f"mariadb-install-db failed, and wrote: {made.stdout.decode(errors='replace')[-500:]}")
 
 
+class PrivateMysql(PrivateMariadb):
+    """The same of MySQL, from the pinned packages."""
+
+    names = ("mysqld",)
+
+    @classmethod
+    def found(cls) -> Path:
+        return install("mysql") / "usr" / "sbin" / "mysqld"
+
+    def arguments(self) -> Sequence[str]:
+        tree = self.program.parents[1]
+        share, plugins = tree / "share" / "mysql", tree / "lib" / "mysql" / "plugin"
+        files = (f"--basedir={tree}", f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}")
+        more = (f"--plugin-dir={plugins}", "--secure-file-priv=NULL", "--mysqlx=OFF")
+        no_defaults, *others = super().arguments()
+        return (no_defaults, *files, *more, *others)
+
+    def _install(self) -> None:
+        made = subprocess.run(
+            [self.program, *self.arguments(), "--initialize-insecure"],
+            cwd=self.folder, capture_output=True, check=False,
+        )  # fmt: skip
+        if made.returncode != 0:
+            raise ServerMissing(f"mysqld --initialize failed, and wrote: {made.stderr.decode(errors='replace')[-500:]}")
+
+
 _FOLDERS = "/usr/bin:/usr/local/bin:/opt/homebrew/bin"
 _AS_ROOT = ("--user=root",) if os.geteuid() == 0 else ()
 _SMALL = (
@@ -107,6 +134,12 @@ def options(url: str) -> dict[str, Any]:
 def connected(url: str, **more: Any) -> Any:
     """A connection, by default one that does not commit by itself."""
     return pymysql.connect(**options(url), connect_timeout=5, **more)
+
+
+def is_mariadb(url: str) -> bool:
+    """Whether the server is MariaDB and not MySQL, for tests of what only one of them has."""
+    with closing(connected(url)) as connection:
+        return "MariaDB" in connection.get_server_info()
 
 
 @contextmanager

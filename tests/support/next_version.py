@@ -23,10 +23,11 @@ alter table pillarbox_outbox drop column priority;
 
 
 def with_next(store: str, folder: Path, *, up: str = _UP, down: str = _DOWN) -> Sequence[Migration]:
-    """The store's own first version and a made-up second one, as files in the folder."""
+    """The store's own versions and a made-up next one, as files in the folder."""
     shipped = Path(pillarbox.stores.__path__[0]) / store / "migrations"
-    for file in shipped.glob("0001_*.sql"):
+    for file in shipped.glob("*.sql"):
         shutil.copy(file, folder)
-    (folder / "0002_priority.up.sql").write_text(up)
-    (folder / "0002_priority.down.sql").write_text(down)
+    number = len(read_migrations(shipped)) + 1
+    (folder / f"{number:04}_priority.up.sql").write_text(up)
+    (folder / f"{number:04}_priority.down.sql").write_text(down)
     return read_migrations(folder)

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
-from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
@@ -33,10 +32,11 @@ from pillarbox.errors import (
     WrongKind,
 )
 from pillarbox.message import SKIPPED_DESTINATION, compute_partition
+from pillarbox.stores.migrations import load_migrations
 
 TYPES = Types()
 CLOCK = FrozenClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
-SCHEMA = files("pillarbox.stores.sqlite.migrations").joinpath("0001_initial.up.sql").read_text()
+SCHEMA = "\n".join(migration.up for migration in load_migrations("sqlite"))
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

@@ -142,8 +142,9 @@ def test_a_url_shows_itself_without_its_secrets() -> None:
 
 
 @pytest.mark.parametrize("option", ["password", "sslpassword", "api_key", "token", "client_secret", "AUTH"])
-def test_options_that_sound_like_secrets_are_hidden(option: str) -> None:
-    assert redact_url(f"x://h/db?a=1&{option}=canary&b=2") == f"x://h/db?a=1&{option}=***&b=2"
+def test_options_that_are_not_known_to_be_harmless_are_hidden(option: str) -> None:
+    shown = redact_url(f"x://h/db?mode=binary&{option}=canary&other=canary")
+    assert shown == f"x://h/db?mode=binary&{option}=***&other=***"
 
 
 @given(

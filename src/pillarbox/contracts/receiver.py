@@ -57,7 +57,10 @@ class Receiver(Protocol):
         """Connect; raise `TransportUnavailable` when the broker cannot be reached or lacks the queue or topic."""
 
     async def close(self) -> None:
-        """Disconnect. What was not acknowledged goes back to the broker. Closing twice is harmless."""
+        """Disconnect. What was not acknowledged goes back to the broker, which delivers it again in the same order.
+
+        Closing twice is harmless.
+        """
 
     async def ping(self) -> None:
         """Check that the broker answers; raise `TransportUnavailable` when it does not."""
@@ -78,5 +81,6 @@ class Receiver(Protocol):
     async def give_back(self, received: IncomingMessage) -> None:
         """Return a message that was not handled to the broker, which delivers it again to any consumer.
 
-        Does nothing for a message of a lost connection. Of several, give back the latest first.
+        Does nothing for a message of a lost connection. Of several, give back the latest first. A consumer that stops
+        gives nothing back: it closes.
         """

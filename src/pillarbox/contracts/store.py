@@ -20,6 +20,7 @@ from pillarbox.errors import IllegalTransition
 from pillarbox.message import Message, State, Waits
 
 __all__ = [
+    "NO_BYTE_LIMIT",
     "Action",
     "Activity",
     "AnyStore",
@@ -30,6 +31,7 @@ __all__ = [
     "Cursor",
     "FailedOutcome",
     "Fence",
+    "InboxCount",
     "InboxFailure",
     "InboxSelection",
     "JournalEntry",
@@ -53,12 +55,17 @@ __all__ = [
 ]
 
 
+NO_BYTE_LIMIT: Final = 2**62
+"""`max_bytes` of a read that only its count limits."""
+
+
 class AnyStore(Protocol):
     """Methods that relays, operators and monitors have in common.
 
     All times are the store's own clock. Every method is one transaction. A lost connection, a full pool or a server
     that is away raises `StoreUnavailable`; after it the caller knows nothing of the outcome, and repeating the call is
-    safe.
+    safe. A write that the database forbids because of its values raises `StoreRefused`; nothing of it was written, and
+    repeating it changes nothing.
     """
 
     @property
@@ -75,7 +82,11 @@ class AnyStore(Protocol):
         """Return the time of the store's clock."""
 
     async def registry(self, *, lease: timedelta) -> Registry:
-        """Return the live relays and the lanes they own. An `expires_at` more than `lease` ahead counts as expired."""
+        """Return the live relays and the lanes they own.
+
+        An `expires_at` further ahead than the relay's own lease counts as expired: a wrong clock wrote it. `lease` is
+        for rows without one, which an older release wrote.
+        """
 
     async def pauses(self) -> Sequence[Pause]:
         """List the destinations that are paused."""
@@ -92,25 +103,48 @@ class RelayStore(AnyStore, Protocol):
 
     # --- reading ---
 
+    # Every read ends at `limit` messages, or with the message whose payload brings the sum of payloads to `max_bytes`.
+    # The database applies both limits, so no more than that is fetched. At least one message comes if there is one.
+
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        cursor: Cursor | None,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
         """Read fresh messages of these lanes above the cursor, and all that became visible late below it.
 
-        At most `limit` fresh ones, the lanes taking turns in the order of `partitions`; within a lane no visible
-        fresh message is passed over for a later one. Late ones come in addition. Changes nothing.
+        The limits are for fresh ones, the lanes taking turns in the order of `partitions`; within a lane no visible
+        fresh message is passed over for a later one. Late ones come in addition. If those are too many or too large for
+        one read, nothing comes and every lane starts over. Changes nothing.
 
         Where the store skips keys, fresh ones of the keys in `cursor.skip` are passed over all the same: they do not
         come, and the mark of a lane that was read to its end stands above them.
         """
 
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        limit: int,
+        skip: Sequence[int] = (),
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         """Read deferred and retrying messages that are due, longest due first, without the ids in `skip`."""
 
     async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int
+        self,
+        destination: str,
+        *,
+        partition: int,
+        key: str,
+        after: int,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         """Read the blocked messages of one key (`retry`, `parked`, `held`), by id, above `after`."""
 
@@ -122,19 +156,25 @@ class RelayStore(AnyStore, Protocol):
 
     # --- claims: every write is fenced ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
         """Record the batch as in this relay's hands, and park what waits behind an earlier message.
 
         Fresh and deferred messages can be parked; a claim without messages only parks. Committed when it returns.
         `Fenced` names the lanes that belong to another relay, and then nothing is written. Repeating a claim with the
         same number changes nothing.
+
+        Returns the revision of each lane of the fence. If one differs from what the relay knew before it read the
+        messages, an operator may have changed them since: they must be given back and read again. An operator's change
+        and a claim in the same lane wait for each other, so either the change sees the claim and leaves its messages
+        alone, or the claim sees the new revision.
         """
 
     async def settle(self, fence: Fence, settlement: Settlement) -> None:
         """Record outcomes: delivered messages close, failed ones close or wait, ids leave their claims.
 
-        `Fenced` as in `claim`. A message that is no longer open is left alone, so repeating is harmless. Failures are
-        durable when this returns; a delivery may be lost by a crash of the database, which costs a repeat.
+        `Fenced` as in `claim`. A message that is no longer open is left alone, so repeating is harmless. A row that has
+        another message under its id than `settlement.message_ids` names is left alone too. Failures are durable when
+        this returns; a delivery may be lost by a crash of the database, which costs a repeat.
         """
 
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
@@ -163,7 +203,9 @@ class RelayStore(AnyStore, Protocol):
         the dead relay's ids in it move into claims of this relay numbered from `claim_number`, one claim per count of
         strikes; the expired relay's row goes. Durable when it returns. The returned claims count one strike more than
         the stored ones: until the messages are claimed anew none of them is being sent, and dying with them proves
-        nothing. A lane this relay owns already is returned under a new epoch too.
+        nothing. A lane this relay owns already is returned under a new epoch too. The recovered messages come without
+        payload and headers, however much was in the dead owners' hands: they are read again before they are sent.
+        `lease` as in `registry`.
         """
 
     async def release(self, fence: Fence) -> None:
@@ -208,7 +250,11 @@ class OperatorStore(AnyStore, Protocol):
         """Send delivered messages again, same message id, in id order."""
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
-        """Close pending, held or failed messages without sending. One in a relay's hands is refused."""
+        """Close pending, held or failed messages without sending. One in the hands of a live relay is refused.
+
+        What a relay that is gone had in its hands is pending, also before another relay takes its lanes over. It may
+        have been delivered.
+        """
 
     async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
         """Let pending messages wait until then. Attempts stay. The key waits with them."""
@@ -229,8 +275,11 @@ class OperatorStore(AnyStore, Protocol):
     async def purge_ids(self, ids: Sequence[int]) -> int:
         """Delete these closed messages: an archive has taken them."""
 
-    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Delete dedup records that are done and older than the window."""
+    async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
+        """Delete dedup records that are done and older than the window, and those of starts that never ended.
+
+        With `failed`, instead, messages that failed so long ago, and those that were redriven and never handled.
+        """
 
     # --- inboxes ---
 
@@ -238,7 +287,10 @@ class OperatorStore(AnyStore, Protocol):
         """List the messages that consumers could not handle, longest failed first."""
 
     async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
-        """Have failed messages of an inbox handled again, longest failed first, with all attempts; return the count."""
+        """Have failed messages of an inbox handled again, longest failed first, with all attempts; return the count.
+
+        Those whose content was not kept are left alone.
+        """
 
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
         """Close failed messages of an inbox as done, without handling them; return the count."""
@@ -259,6 +311,9 @@ class MonitorStore(AnyStore, Protocol):
 
         A parked message waits for another one, and does not count.
         """
+
+    async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
+        """Count the failed messages of each consumer that has any, by name, among the longest failed `limit`."""
 
     async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
         """Return the deliveries and failed attempts of the window, at most the latest `limit` of each."""
@@ -342,6 +397,8 @@ class BlockedKey(msgspec.Struct, frozen=True):
     key: str
     front: Waits
     """Reason why the first of them waits. `parked`: the message it waited for is gone, and it can go."""
+    astray: bool = False
+    """It is no key, or not one of this lane: others wrote its rows. It blocks nothing, and what waits is closed."""
 
 
 # --- ownership ---
@@ -353,6 +410,8 @@ class Lane(msgspec.Struct, frozen=True):
     destination: str
     partition: int
     epoch: int
+    revision: int = 0
+    """Number of the operators' changes to open messages in the lane, when it was taken."""
 
 
 class Fence(msgspec.Struct, frozen=True):
@@ -383,6 +442,8 @@ class RelayInfo(msgspec.Struct, frozen=True, kw_only=True):
     """It asks writers to wake it."""
     started_at: datetime | None = None
     expires_at: datetime | None = None
+    lease: timedelta | None = None
+    """How long it asked to count as alive. None in a row that an older release wrote."""
 
 
 class Registry(msgspec.Struct, frozen=True):
@@ -390,7 +451,7 @@ class Registry(msgspec.Struct, frozen=True):
 
     now: datetime
     relays: Sequence[RelayInfo]
-    """Live ones only: not expired, and not promising to live longer than a lease."""
+    """Live ones only: not expired, and not promising to live longer than their own lease."""
     owners: Mapping[str, Mapping[int, UUID]]
     """Destination to partition to live owner. A lane that is missing is free."""
 
@@ -412,6 +473,7 @@ class RecoveredClaim(msgspec.Struct, frozen=True):
 
     claim: Claim
     messages: Sequence[Message]
+    """Without payload and headers."""
 
 
 class FailedOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -427,6 +489,8 @@ class FailedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """From the store's now to the next attempt, for `retry` and `deferred`."""
     detail: str | None = None
     """For the journal alone: the redacted stack trace or the broker's full answer."""
+    forward_to: str | None = None
+    """Destination to which a failed message goes on at once, with no attempt spent, instead of being closed."""
 
     @property
     def action(self) -> Action | None:
@@ -441,6 +505,11 @@ class FailedOutcome(msgspec.Struct, frozen=True, kw_only=True):
                 f"Message {self.message_id} is sending and a failure cannot make it {self.state.value}, waiting for "
                 f"{waits}; close it as failed, skipped or discarded, or leave it pending with a reason to wait."
             )
+        if self.forward_to is not None and self.state is not State.FAILED:
+            raise IllegalTransition(
+                f"Message {self.message_id} becomes {self.state.value} and cannot go on to {self.forward_to}: "
+                "only a failed one is forwarded."
+            )
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -454,6 +523,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the claims that have nothing left in them."""
     touched: Sequence[int] = ()
     """Numbers of the claims that keep something: the ids above are taken out of them."""
+    message_ids: Mapping[int, UUID] = {}
+    """The message that was sent under each id. A row that has another one is left alone: the database lost commits, and
+    gave the id to a later message. An id that is missing here goes by itself."""
 
 
 # --- actions of operators ---
@@ -549,7 +621,7 @@ class InboxFailure(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     failed_at: datetime
     content: bytes
-    """The whole delivery, as `pillarbox.decoding.decode_incoming` reads it."""
+    """The whole delivery, as `pillarbox.decoding.decode_incoming` reads it; empty if the database refused it."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -576,6 +648,17 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     oldest_at: datetime | None
     """Time at which the oldest of them was due (open) or changed (closed), of those that were looked at."""
+    more: bool = False
+    """At least so many: counting ended there."""
+
+
+class InboxCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of messages that one consumer could not handle."""
+
+    consumer: str
+    failed: int
+    oldest_at: datetime
+    """Time at which the first of them failed."""
     more: bool = False
     """At least so many: counting ended there."""
 

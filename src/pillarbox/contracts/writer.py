@@ -55,8 +55,8 @@ class Fail(_MessageCommand[None], frozen=True, kw_only=True):
 
     attempts: int
     error: str
-    message: bytes
-    """The whole message as it was received, so that it can be handled again."""
+    message: bytes | None
+    """The whole message as it was received, so that it can be handled again; None when the database refuses it."""
 
 
 class TakeRedriven(InboxCommand[Sequence[bytes]], frozen=True, kw_only=True):
@@ -66,10 +66,13 @@ class TakeRedriven(InboxCommand[Sequence[bytes]], frozen=True, kw_only=True):
 
 
 class Forget(InboxCommand[int], frozen=True, kw_only=True):
-    """Delete records that are done and older than the dedup window. Results in the number of deleted records."""
+    """Delete old records, at most `limit` of each kind. Results in the number of deleted records."""
 
     older_than: timedelta
+    """The dedup window: for those that are done, and for starts that never ended."""
     limit: int
+    failed_older_than: timedelta | None = None
+    """For those that failed, and those that were redriven and never handled; None keeps them."""
 
 
 class Writer(Protocol):

@@ -11,7 +11,9 @@ from typing import Final, Literal
 
 import msgspec
 
-__all__ = ["Catalog", "Difference", "compare_catalogs", "normalize_sql"]
+from pillarbox.contracts.finding import Finding, Severity
+
+__all__ = ["Catalog", "Difference", "IdCounter", "compare_catalogs", "normalize_sql"]
 
 Catalog = Mapping[str, str]
 """Item (`column pillarbox_outbox.key`) to definition (`text`). Columns stand in the order of their table."""
@@ -31,6 +33,42 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         if self.problem != "different":
             return f"{self.problem}: {self.item}"
         return f"different: {self.item} is {self.found}, should be {self.expected}"
+
+
+class IdCounter(msgspec.Struct, frozen=True, kw_only=True):
+    """Counter that gives messages their ids, beside the ids that were given. A restore may take it back."""
+
+    last: int | None = None
+    """Last id that it gave; None where this login may not see it."""
+    highest: int = 0
+    """Highest id of all messages, without the ids above 2^52 that replace others."""
+
+    @property
+    def is_behind(self) -> bool:
+        return self.last is not None and self.last < self.highest
+
+    def list_differences(self) -> list[Difference]:
+        """Return the difference that `schema verify` reports, if there is one."""
+        if not self.is_behind:
+            return []
+        expected = f"{self.highest} or higher, as the ids of messages are"
+        return [Difference(item="counter of ids", problem="different", expected=expected, found=str(self.last))]
+
+    def list_findings(self, *, code: str, fix: str) -> list[Finding]:
+        """Return the finding that the doctor reports, if there is one."""
+        if not self.is_behind:
+            return []
+        return [
+            Finding(
+                code=code,
+                severity=Severity.CRITICAL,
+                what=f"The counter of message ids stands at {self.last}, but a message has the id {self.highest}: a "
+                "restore took it back.",
+                why="New messages get ids that older ones have, and come before older messages of their key that are "
+                "still open.",
+                fix=fix,
+            )
+        ]
 
 
 def compare_catalogs(*, expected: Catalog, found: Catalog) -> tuple[Difference, ...]:

@@ -7,7 +7,7 @@ ids and snapshots as in PostgreSQL, so that rows which become visible late can b
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice, zip_longest
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
     Action,
     Activity,
     BlockedKey,
@@ -30,6 +31,7 @@ from pillarbox.contracts.store import (
     Cursor,
     FailedOutcome,
     Fence,
+    InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
@@ -52,10 +54,14 @@ from pillarbox.message import Message, State, Waits
 from pillarbox.stores.rules import (
     Keep,
     add_strikes,
+    attach_messages,
+    build_inbox_counts,
     build_inbox_entry,
+    cut_by_bytes,
     eligible_states,
     explain_empty_batch,
     group_by_strikes,
+    list_purged_statuses,
 )
 
 __all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
@@ -107,7 +113,13 @@ class MemoryStore:
     # --- reading ---
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        cursor: Cursor | None,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
         if cursor is None or cursor.session is not self._session:
             cursor = Cursor(session=self._session)
@@ -115,7 +127,9 @@ class MemoryStore:
         above = [[row for row in lane if row.id > cursor.low.get(row.partition, 0)] for lane in lanes]
         fresh = [[row for row in lane if row.key not in cursor.skip] for lane in above]
         late = [row for lane in lanes for row in lane if self._is_late(row, cursor)]
-        messages = sorted([*_take_turns(fresh, limit), *late], key=_BY_ID)
+        if len(late) > 1 and sum(len(row.payload) for row in late) >= max_bytes:
+            return ReadResult((), Cursor({}, self._data.transactions.snapshot(), self._session))
+        messages = sorted([*cut_by_bytes(_take_turns(fresh, limit), max_bytes), *late], key=_BY_ID)
         advanced = self._advance(cursor, partitions, messages)
         complete = _complete_lanes(partitions, fresh, advanced)
         # Keys that were skipped are passed over for good: the mark of a lane read to its end stands above them.
@@ -136,18 +150,31 @@ class MemoryStore:
         return Cursor(low, self._data.transactions.snapshot(), self._session)
 
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        limit: int,
+        skip: Sequence[int] = (),
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         now, skipped = self._clock.now(), set(skip)
         timed = self._rows_in_lanes(destination, partitions, _TIMED)
         due = [row for row in timed if _known(row.available_at) <= now and row.id not in skipped]
-        return sorted(due, key=_BY_TIME)[:limit]
+        return cut_by_bytes(sorted(due, key=_BY_TIME)[:limit], max_bytes)
 
     async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int
+        self,
+        destination: str,
+        *,
+        partition: int,
+        key: str,
+        after: int,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         blocked = self._rows_in_lanes(destination, [partition], _BLOCKING)
-        return [row for row in blocked if row.key == key and row.id > after][:limit]
+        return cut_by_bytes([row for row in blocked if row.key == key and row.id > after][:limit], max_bytes)
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         fronts: dict[tuple[int, str], Waits] = {}
@@ -168,7 +195,7 @@ class MemoryStore:
 
     # --- claims ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
         self._check_fence(fence)
         if claim.message_ids:
             self._data.claims.setdefault((fence.relay_id, claim.number), claim)
@@ -176,16 +203,20 @@ class MemoryStore:
         for row in self._open_in_fence(fence, park):
             if row.waits in (None, Waits.DEFERRED):
                 self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
+        return {partition: self._data.revisions[fence.destination, partition] for partition in fence.epochs}
 
     async def settle(self, fence: Fence, settlement: Settlement) -> None:
         for failure in settlement.failures:
             failure.check()
         self._check_fence(fence)
+        sent = settlement.message_ids
         for row in self._open_in_fence(fence, settlement.delivered):
-            self._deliver(row)
+            if sent.get(row.id, row.message_id) == row.message_id:
+                self._deliver(row)
         for failure in settlement.failures:
             for row in self._open_in_fence(fence, [failure.message_id]):
-                self._record_failure(row, failure, by=fence.relay_id)
+                if sent.get(row.id, row.message_id) == row.message_id:
+                    self._record_failure(row, failure, by=fence.relay_id)
         self._trim_claims(fence.relay_id, settlement)
 
     def _check_fence(self, fence: Fence) -> None:
@@ -224,6 +255,13 @@ class MemoryStore:
                     attempt=failure.attempts, error=failure.error, detail=failure.detail,
                 )
             )  # fmt: skip
+        if failure.forward_to is not None:
+            self._data.put(self._reopen(self._data.history[row.id], to=failure.forward_to))
+            self._data.journal.append(
+                JournalEntry(
+                    message_id=row.message_id, destination=row.destination, action=Action.REDRIVEN, at=now, by=str(by),
+                )
+            )  # fmt: skip
 
     def _trim_claims(self, relay_id: UUID, settlement: Settlement) -> None:
         failed = (failure.message_id for failure in settlement.failures)
@@ -239,14 +277,16 @@ class MemoryStore:
         now = self._clock.now()
         known = self._data.relays.get(relay.relay_id)
         started_at = now if known is None else known.started_at
-        self._data.relays[relay.relay_id] = replace(relay, started_at=started_at, expires_at=now + lease)
+        self._data.relays[relay.relay_id] = replace(relay, started_at=started_at, expires_at=now + lease, lease=lease)
 
     async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
         now = self._clock.now()
         relay = self._data.relays.get(relay_id)
         if relay is None or _known(relay.expires_at) <= now:
             return False
-        self._data.relays[relay_id] = replace(relay, expires_at=now + lease, reachable=reachable, asleep=asleep)
+        self._data.relays[relay_id] = replace(
+            relay, expires_at=now + lease, lease=lease, reachable=reachable, asleep=asleep
+        )
         return True
 
     async def registry(self, *, lease: timedelta) -> Registry:
@@ -275,9 +315,13 @@ class MemoryStore:
         return lanes, self._recover_claims(relay_id, lanes, claim_number)
 
     def _live_relays(self, lease: timedelta) -> Mapping[UUID, RelayInfo]:
-        """Return relays that have not expired. An expiry beyond one lease was written by a wrong clock."""
+        """Return relays that have not expired. An expiry beyond the relay's own lease was written by a wrong clock."""
         now = self._clock.now()
-        return {id: relay for id, relay in self._data.relays.items() if now < _known(relay.expires_at) <= now + lease}
+        return {
+            id: relay
+            for id, relay in self._data.relays.items()
+            if now < _known(relay.expires_at) <= now + (relay.lease or lease)
+        }
 
     def _owner(self, destination: str, partition: int) -> UUID | None:
         return self._data.lanes.get((destination, partition), LaneRow()).owner
@@ -287,7 +331,7 @@ class MemoryStore:
         if before.owner is not None and before.owner != relay_id:
             self._data.relays.pop(before.owner, None)
         self._data.lanes[destination, partition] = LaneRow(relay_id, before.epoch + 1)
-        return Lane(destination, partition, before.epoch + 1)
+        return Lane(destination, partition, before.epoch + 1, self._data.revisions[destination, partition])
 
     def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
         """Move what any relay has claimed in these lanes into claims of this one, with one strike more."""
@@ -299,8 +343,8 @@ class MemoryStore:
             rows |= moved
             claims.append((claim.strikes, moved))
             self._data.remove_from_claim(holder, number, set(moved))
-        messages = [rows[id] for id in sorted(rows)]
-        recovered = group_by_strikes(messages, add_strikes(claims), claim_number=claim_number)
+        own = group_by_strikes(sorted(rows), add_strikes(claims), claim_number=claim_number)
+        recovered = attach_messages(own, [replace(row, payload=b"", headers={}) for row in rows.values()])
         for one in recovered:
             self._data.claims[relay_id, one.claim.number] = replace(one.claim, strikes=one.claim.strikes - 1)
             self._data.claimed_at[relay_id, one.claim.number] = self._clock.now()
@@ -401,12 +445,15 @@ class MemoryStore:
         reason: str | None = None,
     ) -> BulkResult:
         """Change the first of the selected messages in these states; `change` returns None to leave one alone."""
-        selected = [message for message in self._data.messages() if _matches(message, selection)]
+        selected = [message for message in self._messages() if _matches(message, selection)]
         able = [(m, changed) for m in selected if m.state in states and (changed := change(m)) is not None][:limit]
         if not able:
             return self._refuse(action, selection)
         kept = [(message, changed) for message, changed in able if message.payload_kept]
         for message, changed in kept:
+            if self._data.open.get(message.id) is not None:
+                self._data.revisions[message.destination, message.partition] += 1
+                self._data.remove_from_claims(message.id)
             self._data.put(changed)
             self._record_operation(message, action, by=by, reason=reason)
         return BulkResult(len(kept), able[-1][0].id, len(able) - len(kept))
@@ -416,7 +463,7 @@ class MemoryStore:
             # The last page of several: what the earlier ones moved is no longer eligible, and that is no error.
             return BulkResult(0, selection.after)
         named = Selection(ids=selection.ids, message_ids=selection.message_ids)
-        found = [(message.id, message.state) for message in self._data.messages() if _matches(message, named)]
+        found = [(message.id, message.state) for message in self._messages() if _matches(message, named)]
         return explain_empty_batch(selection, found, action)
 
     def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
@@ -501,28 +548,43 @@ class MemoryStore:
         by: str,
         reason: str | None = None,
     ) -> int:
-        rows = self._failed_inbox_rows(selection, limit)
+        rows = self._failed_inbox_rows(selection, limit, with_content=action is Action.REDRIVEN)
         for key, row in rows:
             self._data.inbox[key] = change(row)
             entry = build_inbox_entry(*key, action=action, by=by, at=self._clock.now(), reason=reason)
             self._data.journal.append(entry)
         return len(rows)
 
-    def _failed_inbox_rows(self, selection: InboxSelection, limit: int) -> list[tuple[InboxKey, InboxRow]]:
+    def _failed_inbox_rows(
+        self, selection: InboxSelection, limit: int, *, with_content: bool = False
+    ) -> list[tuple[InboxKey, InboxRow]]:
         """Return the selected failures, longest failed first."""
         failed = [
             (key, row)
             for key, row in self._data.inbox.items()
             if row.status == "failed"
+            and (row.message is not None or not with_content)
             and selection.consumer in (None, key[0])
             and (selection.message_ids is None or key[2] in selection.message_ids)
             and (selection.error is None or selection.error.casefold() in (row.last_error or "").casefold())
         ]
         return sorted(failed, key=lambda one: (one[1].status_at, one[0]))[:limit]
 
-    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
-        now = self._clock.now()
-        done = [(key, row) for key, row in self._data.inbox.items() if row.status == "done"]
+    async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
+        rows = self._failed_inbox_rows(InboxSelection(), limit)
+        times: dict[str, list[datetime]] = {}
+        for key, row in rows:
+            times.setdefault(key[0], []).append(row.status_at)
+        return build_inbox_counts([(name, len(at), min(at)) for name, at in sorted(times.items())], limit=limit)
+
+    async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
+        now, statuses = self._clock.now(), list_purged_statuses(failed=failed)
+        done = [
+            (key, row)
+            for key, row in self._data.inbox.items()
+            if any(row.status == status and with_content in (None, row.message is not None)
+                   for status, with_content in statuses)
+        ]  # fmt: skip
         old = [(row.status_at, key) for key, row in done if now - row.status_at >= older_than]
         gone = [key for _, key in sorted(old)[:limit]]
         for key in gone:
@@ -532,11 +594,18 @@ class MemoryStore:
     # --- queries ---
 
     async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
-        found = [message for message in self._data.messages() if _matches(message, selection)][:limit]
+        found = [message for message in self._messages() if _matches(message, selection)][:limit]
         return found if payloads else [replace(message, payload=b"") for message in found]
 
     async def count(self, selection: Selection) -> int:
-        return sum(_matches(message, selection) for message in self._data.messages())
+        return sum(_matches(message, selection) for message in self._messages())
+
+    def _messages(self) -> Iterator[Message]:
+        """Yield every message with the state that operators see, by id."""
+        now = self._clock.now()
+        gone = {id for id, relay in self._data.relays.items() if _known(relay.expires_at) <= now}
+        gone |= {holder for holder, _ in self._data.claims} - self._data.relays.keys()
+        return self._data.messages(without=gone)
 
     async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
         entries = [entry for entry in self._data.journal if message_id is None or entry.message_id == message_id]
@@ -545,7 +614,7 @@ class MemoryStore:
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         groups: dict[tuple[str, str, State, bool], list[datetime]] = defaultdict(list)
         now = self._clock.now()
-        for message in self._data.messages():
+        for message in self._messages():
             at = _waits_since(message)
             due = message.waits not in _TIMED or at <= now
             groups[message.destination, message.topic, message.state, due].append(at)
@@ -559,7 +628,7 @@ class MemoryStore:
 
     async def oldest_due(self) -> Mapping[str, datetime]:
         now, oldest = self._clock.now(), dict[str, datetime]()
-        for message in self._data.messages():
+        for message in self._messages():
             at = _waits_since(message)
             if not message.state.is_closed and message.waits is not Waits.PARKED and at <= now:
                 oldest[message.destination] = min(at, oldest.get(message.destination, at))
@@ -567,7 +636,7 @@ class MemoryStore:
 
     async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
         since = self._clock.now() - window
-        closed = [one for one in self._data.messages() if one.state is State.DELIVERED]
+        closed = [one for one in self._messages() if one.state is State.DELIVERED]
         delivered = [one for one in closed if _known(one.status_at) >= since]
         delivered.sort(key=attrgetter("status_at", "id"), reverse=True)
         failed = [entry for entry in self._data.journal if entry.action == Action.ATTEMPT_FAILED and entry.at >= since]
@@ -719,15 +788,22 @@ class MemoryTransaction:
 
     def _forget(self, command: Forget) -> int:
         """Delete at once and not at the commit: no command looks for a record outside the window."""
-        before = self._clock.now() - command.older_than
-        old = [
-            key
-            for key, row in self._data.inbox.items()
-            if key[0] == command.consumer and row.status == "done" and row.status_at <= before
-        ][: command.limit]
-        for key in old:
-            del self._data.inbox[key]
-        return len(old)
+        ages = [(False, command.older_than)]
+        if command.failed_older_than is not None:
+            ages.append((True, command.failed_older_than))
+        now, deleted = self._clock.now(), 0
+        for failed, age in ages:
+            for status, with_content in list_purged_statuses(failed=failed):
+                old = [
+                    key
+                    for key, row in self._data.inbox.items()
+                    if (key[0], row.status) == (command.consumer, status) and now - row.status_at >= age
+                    and with_content in (None, row.message is not None)
+                ][: command.limit]  # fmt: skip
+                for key in old:
+                    del self._data.inbox[key]
+                deleted += len(old)
+        return deleted
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -846,6 +922,8 @@ class MemoryData:
         self.claims: dict[tuple[UUID, int], Claim] = {}
         self.claimed_at: dict[tuple[UUID, int], datetime] = {}
         self.lanes: dict[tuple[str, int], LaneRow] = {}
+        self.revisions: Counter[tuple[str, int]] = Counter()
+        """How often operators changed open messages of each lane."""
         self.relays: dict[UUID, RelayInfo] = {}
         self.pauses: dict[str, Pause] = {}
         self.journal: list[JournalEntry] = []
@@ -854,13 +932,13 @@ class MemoryData:
         self.on_commit: list[Callable[[], None]] = []
         """Callbacks for a commit that wrote messages."""
 
-    def claimed_ids(self) -> set[int]:
-        """Return the ids that any relay has claimed."""
-        return {id for claim in self.claims.values() for id in claim.message_ids}
+    def claimed_ids(self, *, without: Collection[UUID] = ()) -> set[int]:
+        """Return the ids that any relay has claimed, except these relays."""
+        return {id for (relay, _), claim in self.claims.items() if relay not in without for id in claim.message_ids}
 
-    def messages(self) -> Iterator[Message]:
-        """Yield every message with the state that operators see, by id."""
-        claimed = self.claimed_ids()
+    def messages(self, *, without: Collection[UUID] = ()) -> Iterator[Message]:
+        """Yield every message by id, as `sending` where it is claimed by a relay that is not among these."""
+        claimed = self.claimed_ids(without=without)
         for id in sorted([*self.open.ids(), *self.history]):
             row = self.open.get(id)
             if row is None:
@@ -878,6 +956,12 @@ class MemoryData:
             self.history[message.id] = message
         else:
             self.open.put(message)
+
+    def remove_from_claims(self, id: int) -> None:
+        """Take a message out of every claim."""
+        for (relay_id, number), claim in list(self.claims.items()):
+            if id in claim.message_ids:
+                self.remove_from_claim(relay_id, number, {id})
 
     def remove_from_claim(self, relay_id: UUID, number: int, ids: set[int]) -> None:
         """Take ids out of a claim, and delete it when none is left."""

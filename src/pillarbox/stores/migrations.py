@@ -39,8 +39,8 @@ _FOLDERS: Final = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "maria
 """URL scheme to the folder of its store. Other stores have no tables that Pillarbox creates."""
 _FILE: Final = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.(?P<direction>up|down)\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
-_END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|;", re.DOTALL)
-"""A semicolon, or what may hold one without ending the statement: a function's body, a text."""
+_END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|\bbegin\b.*?\bend\b|;", re.DOTALL | re.IGNORECASE)
+"""A semicolon, or what may hold one without ending the statement: a function's or a trigger's body, a text."""
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -220,7 +220,7 @@ def build_statements(scheme: str, *, names: Names, since: int, to: int | None = 
 
 
 def split_script(script: str) -> Iterator[str]:
-    """Split at the semicolons that end a statement: not in comments, texts, or the body of a function."""
+    """Split at the semicolons that end a statement: not in comments, texts, or the body of a function or trigger."""
     plain = _COMMENT.sub("", script)
     start = 0
     for mark in _END.finditer(plain):

@@ -6,19 +6,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from pillarbox.contracts.store import Action, BulkResult, Claim, JournalEntry, RecoveredClaim, Selection
+from pillarbox.contracts.store import Action, BulkResult, Claim, InboxCount, JournalEntry, RecoveredClaim, Selection
 from pillarbox.errors import ConfigError, IllegalTransition, NoSuchMessage
 from pillarbox.message import Message, State
 
 __all__ = [
     "Keep",
     "add_strikes",
+    "build_inbox_counts",
     "build_inbox_entry",
     "check_keep",
+    "cut_by_bytes",
+    "cut_sizes",
     "eligible_states",
     "explain_empty_batch",
     "group_by_strikes",
+    "list_purged_statuses",
 ]
+
+_MAX_STRIKES: Final = 1_000_000
+"""More are none that a relay counted, and one more would not fit the column."""
+
+# --- reads ---
+
+
+def cut_by_bytes(messages: Iterable[Message], max_bytes: int) -> list[Message]:
+    """Return the messages up to the one whose payload brings the sum to `max_bytes`: at least one if there is one."""
+    taken: list[Message] = []
+    size = 0
+    for message in messages:
+        taken.append(message)
+        size += len(message.payload)
+        if size >= max_bytes:
+            break
+    return taken
+
+
+def cut_sizes(sizes: Iterable[tuple[int, int]], max_bytes: int) -> list[int]:
+    """Return the ids up to the one whose size brings the sum to `max_bytes`: at least one if there is one."""
+    taken: list[int] = []
+    total = 0
+    for message_id, size in sizes:
+        taken.append(message_id)
+        total += size
+        if total >= max_bytes:
+            break
+    return taken
+
 
 # --- claims of dead relays ---
 
@@ -29,25 +63,32 @@ def add_strikes(claims: Iterable[tuple[int, Iterable[int]]]) -> dict[int, int]:
     for before, message_ids in claims:
         for message_id in message_ids:
             # A message can be in two claims for a moment, when it gets one of its own to be sent alone.
-            strikes[message_id] = max(before + 1, strikes.get(message_id, 0))
+            strikes[message_id] = max(min(max(before, 0), _MAX_STRIKES) + 1, strikes.get(message_id, 0))
     return strikes
 
 
-def group_by_strikes(
-    messages: Iterable[Message], strikes: Mapping[int, int], *, claim_number: int
-) -> list[RecoveredClaim]:
+def group_by_strikes(message_ids: Iterable[int], strikes: Mapping[int, int], *, claim_number: int) -> list[Claim]:
     """Build one claim per count of strikes, numbered from `claim_number`. The messages keep their order.
 
     The store records each with one strike less. Until the new owner claims the messages anew none of them is being
     sent, and a relay that dies with them proves nothing about them.
     """
-    groups: dict[int, list[Message]] = {}
-    for message in messages:
-        groups.setdefault(strikes[message.id], []).append(message)
+    groups: dict[int, list[int]] = {}
+    for message_id in message_ids:
+        groups.setdefault(strikes[message_id], []).append(message_id)
     return [
-        RecoveredClaim(Claim(number, [message.id for message in group], count), group)
-        for number, (count, group) in enumerate(sorted(groups.items()), start=claim_number)
+        Claim(number, group, count) for number, (count, group) in enumerate(sorted(groups.items()), start=claim_number)
     ]
+
+
+def attach_messages(claims: Iterable[Claim], messages: Iterable[Message]) -> list[RecoveredClaim]:
+    """Give each claim its messages. Those that are no longer open leave it, and a claim without any is left out."""
+    rows = {message.id: message for message in messages}
+    recovered = []
+    for claim in claims:
+        if found := [rows[message_id] for message_id in claim.message_ids if message_id in rows]:
+            recovered.append(RecoveredClaim(Claim(claim.number, [row.id for row in found], claim.strikes), found))
+    return recovered
 
 
 # --- actions of operators ---
@@ -86,6 +127,24 @@ def explain_empty_batch(selection: Selection, found: Sequence[tuple[int, State]]
         f"Message {message_id} is {state.value} and cannot be {action.value} (become {target.value}): "
         f"only what is {eligible} and in no relay's hands can.{hint}"
     )
+
+
+def list_purged_statuses(*, failed: bool) -> list[tuple[str, bool | None]]:
+    """List the statuses of inbox records that are purged together, each with whether its content must be there.
+
+    A start without content counts deaths and no more. A start with content is a message that a person redrove: it is
+    kept as long as a failed one.
+    """
+    return [("failed", None), ("started", True)] if failed else [("done", None), ("started", False)]
+
+
+def build_inbox_counts(rows: Sequence[tuple[str, int, datetime]], *, limit: int) -> list[InboxCount]:
+    """Build the counts of failed messages by consumer, from as many rows of an inbox as the limit allowed."""
+    is_cut = sum(count for _, count, _ in rows) >= limit
+    return [
+        InboxCount(consumer=consumer, failed=count, oldest_at=oldest_at, more=is_cut)
+        for consumer, count, oldest_at in rows
+    ]
 
 
 def build_inbox_entry(

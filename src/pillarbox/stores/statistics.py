@@ -18,6 +18,8 @@ ROWS_LOOKED_UP: Final = 2_000
 """The most rows that are looked up to count what no index holds; beyond that a count says `more`."""
 TOPICS_LOOKED_UP: Final = 500
 """The most messages of a destination whose topic is looked up, where the index holds everything else."""
+_LONGEST: Final = 1e10
+"""Seconds of the longest latency that is told: a row may hold any time."""
 
 
 def complete_counts(totals: Sequence[Count], by_topic: Sequence[Count], *, sending: Iterable[Count]) -> list[Count]:
@@ -76,6 +78,7 @@ def _merge_group(parts: Sequence[Count]) -> Count:
 
 def build_sample(destination: str, topic: str, latency: float, end_to_end: float, at: datetime) -> Sample:
     """Build a sample from seconds. A clock can be set back: a latency below 0 becomes 0."""
+    latency, end_to_end = (max(-_LONGEST, min(seconds, _LONGEST)) for seconds in (latency, end_to_end))
     return Sample(
         destination=destination,
         topic=topic,

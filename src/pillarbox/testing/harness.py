@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -39,6 +40,12 @@ class StoreHarness(ABC):
 
     store: Store
     clock: FrozenClock
+    faults: Sequence[str] = ()
+    """Ways in which `insert_spoiled` can spoil a row, by name. The first leaves its key and its lane as they are."""
+    refused_faults: Sequence[str] = ()
+    """Others, with which the database refuses a row: no relay would ever read it, or the check is cheap."""
+    shows_raw: bool = True
+    """A message shows what stands in the columns that cannot be read."""
 
     @abstractmethod
     def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
@@ -65,12 +72,26 @@ class StoreHarness(ABC):
             await transaction.insert(messages, delay=delay)
             await transaction.commit()
 
+    async def insert_spoiled(self, message: Message, *faults: str) -> bool:
+        """Commit the row of a message with these faults, by plain SQL and with no more rights than a writer has.
+
+        Return False where the database itself refuses the row.
+        """
+        pytest.skip(f"This store has no way to spoil a row: {faults}.")
+
+    async def insert_random(self, message: Message, dice: random.Random) -> bool:
+        """Commit the row of a message with random values in some columns, as `insert_spoiled` does.
+
+        The values may happen to be those of a message. What waits in it must be due, or wait behind another message.
+        """
+        return await self.insert_spoiled(message, dice.choice(self.faults))
+
     async def open_with_keep(self, keep: Literal["full", "no-payload", "off"]) -> Store:
         """Open another store over the same data that keeps this much of a delivered message."""
         pytest.skip(f"This store has no way to keep {keep}.")
 
     async def fail_inbox(
-        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes | None
     ) -> None:
         """Leave a failed message of the source /shop in a consumer's inbox, after 3 attempts."""
         pytest.skip("This store has no inbox records that failed.")

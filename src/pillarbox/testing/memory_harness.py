@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Literal
 
+from msgspec.structs import replace
+
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
 from pillarbox.contracts.writer import Accept, Fail, Insert
@@ -17,7 +19,7 @@ from pillarbox.testing.harness import HarnessTransaction, StoreHarness
 __all__ = ["MemoryHarness", "build_inbox_failure"]
 
 
-def build_inbox_failure(names: Names, consumer: str, message_id: str, error: str, content: bytes) -> Fail:
+def build_inbox_failure(names: Names, consumer: str, message_id: str, error: str, content: bytes | None) -> Fail:
     """Build the record of a message of the source /shop that failed after 3 attempts."""
     return Fail(
         names=names, consumer=consumer, source="/shop", message_id=message_id, attempts=3, error=error, message=content
@@ -42,7 +44,13 @@ class _Transaction:
 
 
 class MemoryHarness(StoreHarness):
-    """A new memory store. `make` may build a variant of it, and `make_data` a variant of its tables."""
+    """A new memory store, whose rows are messages: a spoiled one is marked.
+
+    `make` may build a variant of it, and `make_data` a variant of its tables.
+    """
+
+    faults = ("spoiled",)
+    shows_raw = False
 
     def __init__(
         self,
@@ -68,6 +76,10 @@ class MemoryHarness(StoreHarness):
             if not transaction.ended:
                 await transaction.rollback()
 
+    async def insert_spoiled(self, message: Message, *faults: str) -> bool:
+        await self.insert([replace(message, unreadable=f"unreadable row: {', '.join(faults)}")])
+        return True
+
     async def open_second(self) -> Store:
         return self._make(self._data, clock=self.clock)
 
@@ -84,7 +96,7 @@ class MemoryHarness(StoreHarness):
             )
 
     async def fail_inbox(
-        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes
+        self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes | None
     ) -> None:
         with self._memory.transaction() as transaction:
             transaction.execute(build_inbox_failure(Names(), consumer, message_id, error, content))

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["outbox_kit"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker of tests that draw random input. PILLARBOX_FUZZ_COUNT says how much of it."""
+    config.addinivalue_line("markers", "fuzz: draws random input; PILLARBOX_FUZZ_COUNT says how much")
+
+
 @pytest.fixture
 def outbox_kit() -> OutboxKit:
     """An in-memory outbox with a frozen clock, and transports that can be made to fail."""

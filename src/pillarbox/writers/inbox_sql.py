@@ -149,19 +149,37 @@ def _take_redriven_sql(names: Names, dialect: Dialect) -> str:
 
 
 def _forget(command: Forget, dialect: Dialect) -> SqlSteps[int]:
-    age = command.older_than // _MICROSECOND if dialect is Dialect.SQLITE else command.older_than
-    result = yield Statement(_forget_sql(command.names, dialect), (command.consumer, age, command.limit))
-    return result.changed
+    deleted = 0
+    for condition, older_than in _list_forgotten(command):
+        age = older_than // _MICROSECOND if dialect is Dialect.SQLITE else older_than
+        sql = _forget_sql(command.names, dialect, condition)
+        result = yield Statement(sql, (command.consumer, age, command.limit))
+        deleted += result.changed
+    return deleted
+
+
+def _list_forgotten(command: Forget) -> list[tuple[str, timedelta]]:
+    """List what is deleted, and how old it must be. Each walks its own part of the index."""
+    kinds = [("status = 'done'", command.older_than), (f"{_STARTED} is null", command.older_than)]
+    if command.failed_older_than is not None:
+        kinds += [
+            ("status = 'failed'", command.failed_older_than),
+            (f"{_STARTED} is not null", command.failed_older_than),
+        ]
+    return kinds
+
+
+_STARTED: Final = "status = 'started' and message"
 
 
 @lru_cache
-def _forget_sql(names: Names, dialect: Dialect) -> str:
+def _forget_sql(names: Names, dialect: Dialect, condition: str) -> str:
     consumer, age, limit = placeholders(dialect, 3)
     inbox = names.table("inbox")
     age = age if dialect is Dialect.SQLITE else f"{age}::interval"
     return (
         f"delete from {inbox} where {_KEY} in (select consumer, source, message_id from {inbox} "
-        f"where status = 'done' and consumer = {consumer} and status_at <= {now_sql(dialect)} - {age} "
+        f"where {condition} and consumer = {consumer} and status_at <= {now_sql(dialect)} - {age} "
         f"order by status, status_at limit {limit})"
     )
 
@@ -179,6 +197,10 @@ _CONFLICT_STEPS: Final[_StepsTable] = {
 # Texts go as hexadecimal digits, for the reason given in `insert_sql`.
 
 _MYSQL_NOW: Final = now_sql(Dialect.MYSQL)
+_MYSQL_CHUNK: Final = 256 * 1024
+"""Bytes of a content that one statement carries. No server is set to take less than twice of it and some."""
+_MYSQL_REST: Final = 64 * 1024
+"""Bytes for all but the content of a row."""
 _MYSQL_MATCH: Final = "consumer = unhex(%s) and source = unhex(%s) and message_id = unhex(%s)"
 _MYSQL_NEW: Final = "(consumer, source, message_id, status, attempts) values (unhex(%s), unhex(%s), unhex(%s), "
 
@@ -198,7 +220,8 @@ def _to_hex(text: str) -> str:
 
 
 def _mysql_table(names: Names) -> str:
-    return names.table("inbox", quote="`")
+    """Return the view of the inbox: an account with rights on the table could change every consumer's rows."""
+    return names.table("own_inbox", quote="`")
 
 
 def _accept_mysql(command: Accept, _: Dialect) -> SqlSteps[bool]:
@@ -255,8 +278,32 @@ def _fail_mysql(command: Fail, _: Dialect) -> SqlSteps[None]:
     identity = _mysql_identity(command)
     # The row is created or locked first, so that the update finds it whatever other transactions do.
     yield Statement(_lock_mysql_sql(command.names), identity)
-    values = (command.attempts, _to_hex(command.error), command.message.hex())
-    yield Statement(_fail_mysql_sql(command.names), (*values, *identity))
+    message, error = command.message, command.error
+    chunk = _MYSQL_CHUNK
+    if message is not None and len(message) > _MYSQL_CHUNK:
+        # The server ends the connection of a larger packet, without saying why. Neither the content nor a statement
+        # with a part of it, in hexadecimal digits, may be larger.
+        result = yield Statement("select @@max_allowed_packet", (), has_rows=True)
+        most = int(result.rows[0][0])
+        chunk = min(_MYSQL_CHUNK, most // 4)
+        if len(message) > most - _MYSQL_REST:
+            error = (
+                f"{error} (its {len(message)} bytes are not kept, because the server's max_allowed_packet is {most})"
+            )
+            message = None
+    first = None if message is None else message[:chunk].hex()
+    yield Statement(_fail_mysql_sql(command.names), (command.attempts, _to_hex(error), first, *identity))
+    for start in range(chunk, len(message or b""), chunk):
+        part = (message or b"")[start : start + chunk].hex()
+        yield Statement(_append_mysql_sql(command.names), (part, *identity))
+
+
+@lru_cache
+def _append_mysql_sql(names: Names) -> str:
+    return (
+        f"update {_mysql_table(names)} set message = concat(message, unhex(%s)) "
+        f"where {_MYSQL_MATCH} and status = 'failed'"
+    )
 
 
 @lru_cache
@@ -289,15 +336,18 @@ def _take_redriven_mysql_sql(names: Names) -> str:
 
 
 def _forget_mysql(command: Forget, _: Dialect) -> SqlSteps[int]:
-    values = (_to_hex(command.consumer), command.older_than // _MICROSECOND, command.limit)
-    result = yield Statement(_forget_mysql_sql(command.names), values)
-    return result.changed
+    deleted = 0
+    for condition, older_than in _list_forgotten(command):
+        values = (_to_hex(command.consumer), older_than // _MICROSECOND, command.limit)
+        result = yield Statement(_forget_mysql_sql(command.names, condition), values)
+        deleted += result.changed
+    return deleted
 
 
 @lru_cache
-def _forget_mysql_sql(names: Names) -> str:
+def _forget_mysql_sql(names: Names, condition: str) -> str:
     return (
-        f"delete from {_mysql_table(names)} where status = 'done' and consumer = unhex(%s) "
+        f"delete from {_mysql_table(names)} where {condition} and consumer = unhex(%s) "
         f"and status_at <= {_MYSQL_NOW} - %s order by status, status_at limit %s"
     )
 

@@ -150,7 +150,9 @@ def _insert_into(names: Names, dialect: Dialect, *, deferred: bool) -> str:
 
 # --- PostgreSQL ----------------------------------------------------------------------------------
 
-_LOCK_SEED: Final = 0x70696C6C
+_LOCK_CLASS: Final = 0x70696C6C
+_LOCK_SLOTS: Final = 1_024
+"""Most locks that a transaction takes, however many keys it has. A power of two."""
 _HEADERS: Final = COLUMNS.index("headers")
 _POSTGRES_TYPES: Final = {
     "message_id": "uuid",
@@ -256,11 +258,13 @@ def _as_json(value: str) -> str:
 
 @lru_cache
 def _postgres_lock_sql(dialect: Dialect) -> str:
-    # Sorted by the number that is locked: any two writers take what they share in the same order.
+    # The server's table of locks has room for some thousand: keys share a number of them, and any two writers take what
+    # they share in the same order.
     (mark,) = placeholders(dialect, 1)
     return (
-        "select pg_advisory_xact_lock(k.number) from (select distinct hashtextextended(key, "
-        f"{_LOCK_SEED}) as number from unnest({mark}::text[]) as key order by 1) as k"
+        f"select pg_advisory_xact_lock({_LOCK_CLASS}, k.slot) from (select distinct "
+        f"(hashtextextended(key, 0) & {_LOCK_SLOTS - 1})::integer as slot from unnest({mark}::text[]) as key "
+        "order by 1) as k"
     )
 
 

@@ -24,7 +24,7 @@ from pillarbox.errors import NotInTransaction
 from pillarbox.inbox import Inbox
 from pillarbox.message import Message
 from pillarbox.writers.insert_sql import COLUMNS
-from tests.support.mariadb_server import connected, options
+from tests.support.mariadb_server import connected, is_mariadb, options
 from tests.support.writers.handles import Handle, insert, resolve, write_staged
 from tests.support.writers.kinds import KINDS, STORES
 from tests.support.writers.places import MariadbPlace, Place, batch, message, orders, outbox, subjects
@@ -349,9 +349,9 @@ async def test_everything_that_an_inbox_is_asked(handle: Handle, place: Place) -
     assert await resolve(inbox.forget(handle.tx, older_than=timedelta(hours=1))) == 0
     assert await resolve(other.forget(handle.tx, older_than=timedelta(0))) == 0
     assert await resolve(inbox.forget(handle.tx, older_than=timedelta(0), limit=0)) == 0
-    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(0))) == 1
+    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(0))) == 2
     await handle.commit()
-    assert len(place.query("select * from pillarbox_inbox")) == 2
+    assert len(place.query("select * from pillarbox_inbox")) == 1
 
 
 def test_trailing_spaces_and_letter_case_tell_messages_apart(mariadb_place: MariadbPlace) -> None:
@@ -369,6 +369,8 @@ def test_trailing_spaces_and_letter_case_tell_messages_apart(mariadb_place: Mari
 
 
 def test_the_other_name_of_the_dialect(mariadb_place: MariadbPlace) -> None:
+    if not is_mariadb(mariadb_place.url):
+        pytest.skip("SQLAlchemy's mariadb:// dialect refuses MySQL.")
     engine = create_engine(mariadb_place.url.replace("mysql://", "mariadb+pymysql://"))
     with engine.connect() as connection:
         writers.insert(connection, batch(mariadb_place, "a"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -68,7 +69,12 @@ def test_heir_of_a_connection_writes(sqlite_place: Any) -> None:
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_other_things_are_refused_with_advice(wrong: Any, hint: str) -> None:
-    given = wrong()
+    _ask(wrong(), hint)
+    # What was not closed is found now, and not in a later test that minds: Python 3.13 warns of SQLite's connections.
+    gc.collect()
+
+
+def _ask(given: Any, hint: str) -> None:
     for ask in (writers.is_async, lambda tx: writers.insert(tx, Insert(names=Names(), messages=[]))):
         with pytest.raises(UnsupportedHandle, match=hint) as refusal:
             ask(given)

@@ -43,6 +43,17 @@ async def test_writers_of_overlapping_keys_never_deadlock(
     assert len(outbox(place)) == 25 * (40 + 40 + 20 + 30)
 
 
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg", "asyncmy"], indirect=True)
+async def test_a_transaction_may_have_more_keys_than_a_server_has_locks(kind: str, place: Place) -> None:
+    """PostgreSQL's table of locks has room for some 6,400."""
+    given = [message(str(number), key=f"key-{number}") for number in range(20_000)]
+    async with _open(kind, place) as handle:
+        await handle.begin()
+        await insert(handle, Insert(names=place.names, messages=given, serialize_keys=True))
+        await handle.commit()
+    assert len(outbox(place)) == 20_000
+
+
 async def test_locked_keys_get_ids_in_commit_order(kind: str, place: Place) -> None:
     """Whoever has the lower id committed first."""
     committed: list[str] = []

@@ -84,5 +84,6 @@ def retry(message: Message) -> FailedOutcome:
 
 
 def non_empty(settlement: Settlement) -> dict[str, list[object]]:
-    """What a settlement says, without what it does not mention."""
-    return {name: list(said) for name in settlement.__struct_fields__ if (said := getattr(settlement, name))}
+    """What a settlement says of ids and claims, without what it does not mention."""
+    names = [name for name in settlement.__struct_fields__ if name != "message_ids"]
+    return {name: list(said) for name in names if (said := getattr(settlement, name))}

@@ -18,7 +18,7 @@ from pymysql.cursors import DictCursor
 
 from pillarbox.contracts.writer import Insert
 from pillarbox.message import Kind, Message, Names, compute_partition, new_message_id
-from pillarbox.stores.migrations import build_statements
+from pillarbox.stores.migrations import build_statements, read_migrations
 from tests.support.mariadb_server import connected
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -124,7 +124,9 @@ class MariadbPlace:
 
 def outbox(place: Place) -> list[Message]:
     """The committed messages, by id."""
-    fields = [field for field in Message.__struct_fields__ if field not in {"state", "payload_kept"}]
+    fields = [
+        field for field in Message.__struct_fields__ if field not in {"state", "payload_kept", "unreadable", "raw"}
+    ]
     columns = ", ".join(f"{place.quote}{field}{place.quote}" for field in fields)
     rows = place.query(f"select {columns} from pillarbox_outbox order by id")
     return [Message(**(row if isinstance(place, PostgresPlace) else _from_numbers(row))) for row in rows]
@@ -176,4 +178,5 @@ def _from_numbers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _migration(store: str) -> str:
-    return (files(f"pillarbox.stores.{store}") / "migrations" / "0001_initial.up.sql").read_text()
+    """All versions, in order."""
+    return "\n".join(migration.up for migration in read_migrations(files(f"pillarbox.stores.{store}") / "migrations"))

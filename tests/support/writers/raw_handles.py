@@ -97,9 +97,15 @@ class Sqlite3Handle(SyncRaw):
     @asynccontextmanager
     async def statements(self) -> AsyncIterator[list[str]]:
         seen: list[str] = []
-        self.tx.set_trace_callback(lambda sql: seen.append(sql) if is_counted(sql) else None)
+        self.tx.set_trace_callback(lambda sql: _note_statement(sql, seen))
         yield seen
         self.tx.set_trace_callback(None)
+
+
+def _note_statement(sql: str, seen: list[str]) -> None:
+    """Note a statement once. SQLite reports it again for each row that its trigger looks at."""
+    if is_counted(sql) and sql not in seen[-1:]:
+        seen.append(sql)
 
 
 class AiosqliteHandle(AsyncRaw):
@@ -116,7 +122,7 @@ class AiosqliteHandle(AsyncRaw):
     @asynccontextmanager
     async def statements(self) -> AsyncIterator[list[str]]:
         seen: list[str] = []
-        await self.tx.set_trace_callback(lambda sql: seen.append(sql) if is_counted(sql) else None)
+        await self.tx.set_trace_callback(lambda sql: _note_statement(sql, seen))
         yield seen
         await self.tx.set_trace_callback(None)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.errors import StoreError, StoreUnavailable
+from pillarbox.stores.catalog import IdCounter
 from pillarbox.stores.mariadb.connection import Database
 
-__all__ = ["MariadbFacts", "build_findings", "read_facts"]
+__all__ = ["MariadbFacts", "build_findings", "counter_from_rows", "read_facts"]
 
 _LONG: Final = timedelta(minutes=15)
 """Age from which an open transaction is reported."""
@@ -32,6 +33,7 @@ class MariadbFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Our tables that are not InnoDB's, such as `pillarbox_outbox (MyISAM)`."""
     longest: timedelta | None = None
     """The age of the oldest open transaction; None where this login may not see it, or there is none."""
+    counter: IdCounter = IdCounter()
 
 
 async def read_facts(database: Database) -> MariadbFacts:
@@ -42,7 +44,24 @@ async def read_facts(database: Database) -> MariadbFacts:
         read_only=bool(settings[0]), flush_at_commit=settings[1], binary_log=bool(settings[2]),
         sync_binlog=settings[3], id_steps=settings[4],
         engines=[f"{table} ({engine})" for table, engine in engines], longest=await _read_longest(database),
+        counter=await _read_counter(database),
     )  # fmt: skip
+
+
+async def _read_counter(database: Database) -> IdCounter:
+    try:
+        return counter_from_rows(await database.query("inspect_counter", database.table_values()))
+    except StoreUnavailable:
+        raise
+    except StoreError:  # this login may not read the tables
+        return IdCounter()
+
+
+def counter_from_rows(rows: Sequence[Sequence[Any]]) -> IdCounter:
+    """Return the counter of ids; an unknown one if this login may not see the table's."""
+    for last, highest in rows:
+        return IdCounter(last=None if last is None else int(last), highest=int(highest))
+    return IdCounter()
 
 
 async def _read_longest(database: Database) -> timedelta | None:
@@ -57,7 +76,17 @@ async def _read_longest(database: Database) -> timedelta | None:
 
 def build_findings(facts: MariadbFacts, *, long: timedelta = _LONG) -> Sequence[Finding]:
     """Return what could lose or delay messages. Pure."""
-    return [*_check_writes(facts), *_check_durability(facts), *_check_order(facts), *_check_age(facts, long)]
+    return [
+        *_check_writes(facts),
+        *_check_durability(facts),
+        *_check_order(facts),
+        *_check_age(facts, long),
+        *facts.counter.list_findings(
+            code="mysql.ids-behind",
+            fix=f"Stop the writers, and run alter table pillarbox_outbox auto_increment = {facts.counter.highest + 1}, "
+            "with your schema and prefix.",
+        ),
+    ]
 
 
 def _check_writes(facts: MariadbFacts) -> Iterator[Finding]:

@@ -17,8 +17,9 @@ import pymysql
 
 from pillarbox.errors import SchemaMixed, StoreUnavailable
 from pillarbox.message import TABLES, Names
-from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs
-from pillarbox.stores.mariadb.connection import connect, get_error_number, map_errors
+from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs
+from pillarbox.stores.mariadb.checks import counter_from_rows
+from pillarbox.stores.mariadb.connection import build_statements, connect, get_error_number, map_errors
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
@@ -36,7 +37,10 @@ __all__ = ["MariadbSchema"]
 
 _NO_TABLE: Final = 1146
 
-_AUTO_INCREMENT: Final = re.compile(r" AUTO_INCREMENT=\d+")
+_TABLE_OPTION: Final = re.compile(r"(?:ENGINE|DEFAULT CHARSET|COLLATE)=\w+")
+"""What matters of a table's options. Counters, statistics and encryption are the administrator's."""
+_INTRODUCER: Final = re.compile(r"(?<![\w'])_[a-z][a-z0-9]*(?=')")
+"""Character set before a text, such as `_utf8mb4'held'`. MySQL may write another one after each change of the table."""
 _COLUMN: Final = re.compile(r"`(?P<name>[^`]+)` (?P<definition>.*)")
 _INDEX: Final = re.compile(r"(?:UNIQUE )?KEY `(?P<name>[^`]+)` (?P<definition>.*)")
 _CONSTRAINT: Final = re.compile(r"(?:CONSTRAINT `[^`]+` )?(?P<definition>(?:PRIMARY KEY|CHECK|FOREIGN KEY) .*)")
@@ -46,8 +50,10 @@ _TABLE_STATEMENTS: Final = ("create table", "alter table", "create index", "drop
 Fetch = Callable[[str], list[Any]]
 
 _TIMEOUT: Final = 60.0
-_MIXED_SCHEMA: Final = frozenset({1050, 1051, 1054, 1060, 1061, 1091, 1146})
-"""A table, column or index that is there already, or is not."""
+_MIXED_SCHEMA: Final = frozenset({1050, 1051, 1054, 1146})
+"""A table that is there already, or a table or column that is not."""
+_DONE_BEFORE: Final = frozenset({1060, 1061, 1091, 1826, 3822})
+"""A column, index or check to add that is there, or one to drop that is not. `schema verify` sees one that differs."""
 
 
 class MariadbSchema:
@@ -110,7 +116,7 @@ class MariadbSchema:
         try:
             for step in plan.steps:
                 for statement in split_script(step.sql(self._names, quote="`")):
-                    _fetch(connection, statement)
+                    _run_unless_done(connection, statement)
         except pymysql.Error as error:
             if get_error_number(error) not in _MIXED_SCHEMA:
                 raise
@@ -138,7 +144,15 @@ class MariadbSchema:
         with self._open() as connection:
             check_version(self._version(connection), latest=len(self._migrations))
             found = _read_catalog(lambda sql: _fetch(connection, sql), self._names)
-            return compare_catalogs(expected=self._build_expected(connection), found=found)
+            counter = self._read_counter(connection)  # before temporary tables hide the real ones
+            expected = self._build_expected(connection)
+            return (*compare_catalogs(expected=expected, found=found), *counter.list_differences())
+
+    def _read_counter(self, connection: Any) -> IdCounter:
+        values = {"schema": self._names.schema, "outbox": self._names.bare("outbox")}
+        with connection.cursor() as cursor:
+            cursor.execute(build_statements(self._names)["inspect_counter"], values)
+            return counter_from_rows(cursor.fetchall())
 
     def _build_expected(self, connection: Any) -> Catalog:
         """Return the catalog of a fresh installation. A view cannot be temporary, so it is derived from the tables."""
@@ -147,7 +161,9 @@ class MariadbSchema:
             for statement in split_script(step.sql(self._names, quote="`")):
                 if (temporary := _to_temporary(statement)) is not None:
                     _fetch(connection, temporary)
-        return _add_view(_read_catalog(lambda sql: _fetch(connection, sql), self._names), self._names)
+        tables = _read_catalog(lambda sql: _fetch(connection, sql), self._names)
+        # The views of the real tables are no part of a fresh installation.
+        return _add_views({item: text for item, text in tables.items() if not item.startswith("view ")}, self._names)
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
@@ -160,13 +176,13 @@ def _lock_schema(connection: Any, names: Names) -> Iterator[None]:
     """Hold a lock so that only one process changes the tables of that database and prefix."""
     schema, prefix = _to_literal(names.schema), _to_literal(names.prefix)
     what = f"concat_ws('.', 'pillarbox', coalesce({schema}, database()), {prefix})"
-    ((got,),) = _fetch(connection, f"select get_lock(sha1({what}), {int(_TIMEOUT) - 5})")
+    ((got,),) = _fetch(connection, f"select get_lock(sha2({what}, 256), {int(_TIMEOUT) - 5})")
     if got != 1:
         raise StoreUnavailable("Somebody else has been changing the tables for a minute; try again when that is done.")
     try:
         yield
     finally:
-        _fetch(connection, f"select release_lock(sha1({what}))")
+        _fetch(connection, f"select release_lock(sha2({what}, 256))")
 
 
 def _to_literal(name: str | None) -> str:
@@ -179,21 +195,43 @@ def _fetch(connection: Any, sql: str) -> list[Any]:
         return list(cursor.fetchall())
 
 
+def _run_unless_done(connection: Any, statement: str) -> None:
+    """Run a statement of a migration. What a run that was cut off has added or dropped already is left as it is."""
+    try:
+        _fetch(connection, statement)
+    except pymysql.Error as error:
+        if get_error_number(error) not in _DONE_BEFORE:
+            raise
+
+
 def _read_catalog(fetch: Fetch, names: Names) -> Catalog:
-    """Return tables with their columns, keys and checks, indexes, and the columns of the view."""
+    """Return tables with their columns, keys and checks, indexes, and the columns of each view."""
     items: dict[str, str] = {}
     for name, created in _read_definitions(fetch, names):
         is_view = not created.startswith(("CREATE TABLE", "CREATE TEMPORARY TABLE"))
-        items |= {f"view {name}": _read_columns(fetch, names, "messages")} if is_view else _parse_table(name, created)
+        bare = name.removeprefix(names.prefix)
+        items |= {f"view {name}": _read_columns(fetch, names, bare)} if is_view else _parse_table(name, created)
     return items
 
 
-def _add_view(tables: Catalog, names: Names) -> Catalog:
-    """Add the view of messages that belongs to the tables: the outbox without the column of an index."""
-    outbox = f"column {names.bare('outbox')}."
-    shown = [item.removeprefix(outbox) for item in tables if item.startswith(outbox)]
-    columns = [column for column in shown if column != "blocked_key"]
-    return {**tables, f"view {names.bare('messages')}": ", ".join([*columns, "state"])}
+def _add_views(tables: Catalog, names: Names) -> Catalog:
+    """Add the views that belong to the tables, by the columns that each leaves out or adds."""
+    columns = {
+        table: [item.rpartition(".")[2] for item in tables if item.startswith(f"column {names.bare(table)}.")]
+        for table in ("outbox", "history", "inbox")
+    }
+    views = {
+        "messages": [*_leave_out(columns["outbox"], "blocked_key"), "state"],
+        "shown_outbox": _leave_out(columns["outbox"], "blocked_key", "payload"),
+        "shown_history": _leave_out(columns["history"], "payload"),
+        "shown_inbox": _leave_out(columns["inbox"], "message"),
+        "own_inbox": columns["inbox"],
+    }
+    return {**tables, **{f"view {names.bare(view)}": ", ".join(shown) for view, shown in views.items()}}
+
+
+def _leave_out(columns: Sequence[str], *hidden: str) -> Sequence[str]:
+    return [column for column in columns if column not in hidden]
 
 
 def _to_temporary(statement: str) -> str | None:
@@ -225,9 +263,9 @@ def _read_columns(fetch: Fetch, names: Names, view: str) -> str:
 def _parse_table(table: str, created: str) -> Mapping[str, str]:
     first, *lines, last = created.split("\n")
     del first
-    items = {f"table {table}": _AUTO_INCREMENT.sub("", last).removeprefix(") ")}
+    items = {f"table {table}": " ".join(_TABLE_OPTION.findall(last))}
     for line in lines:
-        text = line.strip().removesuffix(",")
+        text = _INTRODUCER.sub("", line.strip().removesuffix(","))
         if found := _COLUMN.fullmatch(text):
             items[f"column {table}.{found['name']}"] = found["definition"]
         elif found := _INDEX.fullmatch(text):

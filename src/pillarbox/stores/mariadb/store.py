@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
-from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
+from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.message import Message, Names
 from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_facts
 from pillarbox.stores.mariadb.connection import Database, Transaction
 from pillarbox.stores.rules import Keep
-from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
+from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 
@@ -49,12 +49,20 @@ class MariadbStore(SyncSqlStore[Database]):
         super().__init__(database, name=self.features.name, keep=keep)
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        cursor: Cursor | None,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
         def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
             valid = cursor if cursor is not None and cursor.session is tx.session else Cursor(session=tx.session)
             fresh = _FreshRead(tx, destination, valid, partitions)
-            ids, complete = fresh.select(limit)
+            ids, complete = fresh.select(limit, max_bytes)
+            if ids is None:
+                return [], Cursor(session=tx.session), frozenset()
             # Two statements, two snapshots: in between an operator may have let one of them wait.
             rows = [row for row in tx.query("read", {"ids": ids}) if row[_WAITS] is None] if ids else []
             return rows, fresh.advance(ids, rows), complete
@@ -64,7 +72,13 @@ class MariadbStore(SyncSqlStore[Database]):
         return ReadResult(messages_from_rows(rows), advanced, complete)
 
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        limit: int,
+        skip: Sequence[int] = (),
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         def work(tx: Transaction) -> tuple[list[int], list[Any]]:
             shared = {"destination": destination, "limit": limit, "skip": list(skip) or [0]}
@@ -72,7 +86,7 @@ class MariadbStore(SyncSqlStore[Database]):
                 {**shared, "partition": lane, "waits": waits} for lane in partitions for waits in ("deferred", "retry")
             ]
             due = sorted(tx.union("due_ahead", each), key=lambda row: (row[1], row[0])) if each else []
-            ids = [id_ for id_, _ in due[:limit]]
+            ids = cut_batch(tx, [id_ for id_, _ in due[:limit]], max_bytes)
             return ids, tx.query("read", {"ids": ids}) if ids else []
 
         ids, rows = await self._database.read(work)
@@ -114,8 +128,11 @@ class _FreshRead:
         self._known = {lane: set(snapshot.get(lane, ())) if lane in cursor.low else set() for lane in partitions}
         self._seen: dict[int, list[int]] = {lane: [] for lane in partitions}
 
-    def select(self, limit: int) -> tuple[list[int], frozenset[int]]:
-        """Return the ids to read, late ones in addition to the limit, and the lanes that have no more."""
+    def select(self, limit: int, max_bytes: int) -> tuple[list[int] | None, frozenset[int]]:
+        """Return the ids to read, late ones in addition to the limits, and the lanes that have no more.
+
+        None instead of ids: the late ones are too large for one read, and every lane must start over.
+        """
         late: list[int] = []
         fresh: list[int] = []
         complete: set[int] = set()
@@ -134,7 +151,15 @@ class _FreshRead:
                 self._known[lane].update(taken.intersection(ids))
             complete |= find_complete_lanes(set(lanes) - more, new, set(batch))
             lanes = [lane for lane in lanes if lane in more]
-        return sorted({*late, *fresh}), frozenset(complete)
+        if len(late) > 1 and len(cut_batch(self._tx, late, max_bytes)) < len(late):
+            return None, frozenset()
+        fitting = cut_batch(self._tx, fresh, max_bytes)
+        if dropped := set(fresh[len(fitting) :]):
+            cut = {lane for lane in self._partitions if not dropped.isdisjoint(self._known[lane])}
+            complete -= cut
+            for lane in cut:
+                self._known[lane] -= dropped
+        return sorted({*late, *fitting}), frozenset(complete)
 
     def _read_ahead(self, lanes: Sequence[int], count: int) -> tuple[dict[int, list[int]], set[int]]:
         """Return the next unknown ids of each lane, and the lanes that may have more."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
+from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final
+from urllib.parse import quote
+from weakref import WeakSet
 
 import asyncpg
 
-from pillarbox.stores.postgres.driver import Connection, OnConnect, Pool, Refusal
+from pillarbox.stores.liveness import set_keepalive
+from pillarbox.stores.postgres.driver import Connection, OnConnect, Pool, Refusal, Settings, decode_time, encode_time
+from pillarbox.stores.tls import SYSTEM_AUTHORITIES, find_authorities, secure_postgres_url
 
 __all__ = ["AsyncpgDriver"]
 
@@ -17,8 +23,32 @@ _MAX_PREPARED: Final = 200
 class _Connection(asyncpg.Connection):
     """Keeps its settings when it goes back to the pool: a reset would cost a round trip and unpin the plans."""
 
+    def __init__(self, protocol: Any, transport: Any, *values: Any, **options: Any) -> None:
+        super().__init__(protocol, transport, *values, **options)
+        set_keepalive(transport.get_extra_info("socket"))
+
     def get_reset_query(self) -> str:
         return ""
+
+
+class AsyncpgPool:
+    """`Pool` over asyncpg's, which cannot drop its connections and go on."""
+
+    def __init__(self, pool: Any, connections: WeakSet[_Connection]) -> None:
+        self._pool = pool
+        self._connections = connections
+
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Any]:
+        lent: AbstractAsyncContextManager[Any] = self._pool.acquire(timeout=timeout)
+        return lent
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def abort(self) -> None:
+        for connection in list(self._connections):
+            if not connection.is_closed():
+                connection.terminate()
 
 
 class AsyncpgDriver:
@@ -33,8 +63,14 @@ class AsyncpgDriver:
     )
 
     async def connect(self, url: str, *, timeout: float, command_timeout: float | None = None) -> Connection:
+        dsn, tls = _secure(url)
         connection: Any = await asyncpg.connect(
-            url, timeout=timeout, command_timeout=command_timeout, statement_cache_size=0
+            dsn,
+            ssl=tls,
+            timeout=timeout,
+            command_timeout=command_timeout,
+            statement_cache_size=0,
+            connection_class=_Connection,
         )
         return connection  # type: ignore[no-any-return]
 
@@ -45,25 +81,68 @@ class AsyncpgDriver:
         size: int,
         timeout: float,
         on_connect: OnConnect | None = None,
-        is_direct: bool = True,
+        settings: Settings | None = (),
     ) -> Pool:
+        connections: WeakSet[_Connection] = WeakSet()
+
+        class Registered(_Connection):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                connections.add(self)
+
+        async def set_up(connection: Any) -> None:
+            await connection.set_type_codec(
+                "timestamptz",
+                schema="pg_catalog",
+                encoder=lambda at: (encode_time(at),),
+                decoder=lambda stored: decode_time(stored[0]),
+                format="tuple",
+            )
+            if on_connect is not None:
+                await on_connect(connection)
+
+        dsn, tls = _secure(url)
         pool: Any = await asyncpg.create_pool(
-            url,
+            dsn,
+            ssl=tls,
             min_size=size,
             max_size=size,
-            connection_class=_Connection,
-            init=on_connect,
+            connection_class=Registered,
+            init=set_up,
             timeout=timeout,
             command_timeout=timeout,
-            statement_cache_size=_MAX_PREPARED if is_direct else 0,
+            statement_cache_size=0 if settings is None else _MAX_PREPARED,
+            server_settings=dict(settings or ()),
             max_inactive_connection_lifetime=0,
         )
-        return pool  # type: ignore[no-any-return]
+        return AsyncpgPool(pool, connections)
 
     def parse_refusal(self, error: Exception) -> Refusal | None:
+        if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+            return Refusal("22000", str(error).partition("\n")[0])  # a value that no parameter of that type can have
         if not isinstance(error, asyncpg.PostgresError):
             return None
         return Refusal(error.sqlstate or "", str(error).partition("\n")[0])
 
+    def abort(self, connection: Any) -> None:
+        connection.terminate()
+
     def unwrap(self, connection: Any) -> Any:
         return connection
+
+
+_SYSTEM_AUTHORITIES: Final = f"sslrootcert={SYSTEM_AUTHORITIES}"
+
+
+def _secure(url: str) -> tuple[str, ssl.SSLContext | None]:
+    """Return the URL and the context for asyncpg, which reads authorities from a file alone."""
+    url = secure_postgres_url(url)
+    address, _, query = url.partition("?")
+    pairs = query.split("&")
+    if _SYSTEM_AUTHORITIES not in pairs:
+        return url, None
+    pairs.remove(_SYSTEM_AUTHORITIES)
+    file = find_authorities()
+    if file is not None:
+        pairs.append(f"sslrootcert={quote(file, safe='')}")
+    return f"{address}?{'&'.join(pairs)}", ssl.create_default_context() if file is None else None

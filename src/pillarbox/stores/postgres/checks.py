@@ -11,11 +11,13 @@ import msgspec
 
 from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.message import Names
+from pillarbox.stores.catalog import IdCounter
 from pillarbox.stores.postgres.connection import Database
+from pillarbox.stores.postgres.driver import Connection
 from pillarbox.stores.postgres.grants import Right, list_rights
 from pillarbox.stores.sql import Statements
 
-__all__ = ["PostgresFacts", "build_findings", "read_facts"]
+__all__ = ["PostgresFacts", "build_findings", "read_counter", "read_facts"]
 
 _LONG: Final = timedelta(minutes=15)
 """A transaction that has been open for this long is reported."""
@@ -25,7 +27,7 @@ _NOT_AWAITED: Final = frozenset({"off", "false", "no", "0"})
 
 _SETTINGS: Final = (
     "in_recovery", "read_only", "fsync", "full_page_writes", "synchronous_commit", "synchronous_standbys", "standbys",
-    "login",
+    "login", "prepared_transactions",
 )  # fmt: skip
 """The columns of the statement `inspect_settings`, in their order."""
 
@@ -49,6 +51,11 @@ class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
     hidden_sessions: int = 0
     """Sessions that this login may not look into."""
     missing_rights: Sequence[str] = ()
+    prepared_transactions: int = 0
+    """How many transactions may be prepared at once (max_prepared_transactions)."""
+    counter: IdCounter = IdCounter()
+    has_foreign_transactions: bool = False
+    """Fresh messages name transactions that this server has not begun yet."""
 
 
 async def read_facts(database: Database, sql: Statements, *, names: Names) -> PostgresFacts:
@@ -64,14 +71,35 @@ async def read_facts(database: Database, sql: Statements, *, names: Names) -> Po
             pins=dict(await connection.fetch(sql["inspect_pins"])),
             hidden_sessions=await connection.fetchval(sql["inspect_hidden"]),
             missing_rights=[str(Right(*row)) for row in missing],
+            # A login that lacks a right may not even ask: that is the finding then.
+            counter=IdCounter() if missing else await read_counter(connection, sql, names=names),
+            has_foreign_transactions=not missing and await connection.fetchval(sql["inspect_transactions"]),
         )
+
+
+async def read_counter(connection: Connection, sql: Statements, *, names: Names) -> IdCounter:
+    """Read the counter of ids, and how far it should be."""
+    last, highest = await connection.fetchrow(sql["inspect_counter"], names.table("outbox"))
+    return IdCounter(last=last, highest=highest)
 
 
 def build_findings(facts: PostgresFacts, *, long: timedelta = _LONG) -> Sequence[Finding]:
     """List what could lose or delay messages. A standby is one finding: its settings are not the primary's."""
     if facts.in_recovery:
         return [_STANDBY]
-    return [*_check_rights(facts), *_check_durability(facts), *_check_standbys(facts), *_check_pins(facts, long)]
+    return [
+        *_check_rights(facts),
+        *_check_durability(facts),
+        *_check_standbys(facts),
+        *_check_pins(facts, long),
+        *_check_notifications(facts),
+        *facts.counter.list_findings(
+            code="postgresql.ids-behind",
+            fix=f"Stop the writers, and run select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), "
+            f"{facts.counter.highest}), with your schema and prefix.",
+        ),
+        *_check_transactions(facts),
+    ]
 
 
 _STANDBY: Final = Finding(
@@ -166,6 +194,30 @@ def _check_pins(facts: PostgresFacts, long: timedelta) -> Iterator[Finding]:
             what=f"{facts.login} may not look into {_format_count(facts.hidden_sessions, 'session')} of other roles.",
             why="A transaction that has been open for a long time would not be seen.",
             fix="To have it checked, grant this role membership in pg_read_all_stats.",
+        )
+
+
+def _check_notifications(facts: PostgresFacts) -> Iterator[Finding]:
+    if facts.prepared_transactions > 0:
+        yield Finding(
+            code="postgresql.notifications-off",
+            severity=Severity.INFO,
+            what=f"Inserts do not wake an idle relay: max_prepared_transactions is {facts.prepared_transactions}.",
+            why="A transaction that has notified cannot be prepared, so the trigger notifies nobody. Relays poll.",
+            fix="For writers that never use two-phase commit, set pillarbox.notify = on, for example with ALTER ROLE.",
+        )
+
+
+def _check_transactions(facts: PostgresFacts) -> Iterator[Finding]:
+    if facts.has_foreign_transactions:
+        yield Finding(
+            code="postgresql.foreign-transactions",
+            severity=Severity.WARNING,
+            what="Fresh messages name transactions that this server has not begun: they were restored from another.",
+            why="Every read takes them for messages that have just become visible, and looks at all of them again: "
+            "reads are ten times slower until they are delivered.",
+            fix="As the tables' owner, run: update pillarbox_outbox set tx = default "
+            "where tx >= pg_snapshot_xmax(pg_current_snapshot()).",
         )
 
 

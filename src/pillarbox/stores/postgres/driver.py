@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -23,6 +24,9 @@ __all__ = [
     "OnNotification",
     "Pool",
     "Refusal",
+    "Settings",
+    "decode_time",
+    "encode_time",
     "load_driver",
 ]
 
@@ -31,10 +35,31 @@ Isolation = Literal["read_committed", "repeatable_read"]
 OnNotification: TypeAlias = Callable[[Any, int, str, object], None]
 """Called with the connection, the sender's process, the channel and the payload."""
 
+Settings: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and values of settings that a session begins with."""
+
 OnConnect: TypeAlias = Callable[[Any], Coroutine[Any, Any, None]]
 """Sets a new connection up."""
 
 _NEEDED_FOR: Final = "The PostgreSQL store"
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def decode_time(microseconds: int) -> datetime | None:
+    """Decode a `timestamptz`, which counts from 2000. None if no `datetime` can hold it, as infinity.
+
+    The drivers' own decoders raise for such a value: one row of somebody would end the read of all others.
+    """
+    try:
+        return _EPOCH + timedelta(0, 0, microseconds)
+    except OverflowError:
+        return None
+
+
+def encode_time(at: datetime) -> int:
+    """Encode a time as PostgreSQL counts it."""
+    return (at - _EPOCH) // _MICROSECOND
 
 
 class Connection(Protocol):
@@ -71,6 +96,9 @@ class Pool(Protocol):
     async def close(self) -> None:
         """Close all connections, once they have come back."""
 
+    def abort(self) -> None:
+        """Drop connections at once, without a word to the server. Whoever uses one gets an error."""
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """The server's answer to a statement or login that it refused."""
@@ -97,15 +125,18 @@ class Driver(Protocol):
         size: int,
         timeout: float,
         on_connect: OnConnect | None = None,
-        is_direct: bool = True,
+        settings: Settings | None = (),
     ) -> Pool:
-        """Open `size` connections, and call `on_connect` once for each.
+        """Open `size` connections with these settings, and call `on_connect` once for each.
 
-        Where they are not direct, a pooler stands in between and nothing outlives a transaction.
+        `settings` is None where a pooler stands in between and nothing outlives a transaction.
         """
 
     def parse_refusal(self, error: Exception) -> Refusal | None:
         """Return the server's refusal; None when the server was not reached or did not answer."""
+
+    def abort(self, connection: Any) -> None:
+        """Drop a connection at once, without a word to the server. A statement under way ends with an error."""
 
     def unwrap(self, connection: Any) -> Any:
         """Return the driver's own connection, whose transaction a writer can join."""

@@ -1,14 +1,16 @@
 """The fewest rights that each role of a system needs on PostgreSQL, as SQL text. Connects to nothing.
 
 writer      adds messages to the outbox, and can neither read nor change one
-consumer    a writer that also records what it has seen, in the inbox
-relay       delivers: reads, closes and reschedules messages, but can neither forge nor change one
+consumer    a writer that also records what it has seen, in the inbox: in the rows of its own consumers alone, where
+            these are named
+relay       delivers: reads, closes, reschedules and forwards messages, but can neither forge nor change one
 operator    a relay that also redrives, replays and discards: moves messages back into the outbox
 viewer      sees everything but payloads
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, get_args
@@ -16,7 +18,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from pillarbox.errors import ConfigError
 from pillarbox.message import Names
 
-__all__ = ["Right", "Role", "build_grants", "list_rights"]
+__all__ = ["Right", "Role", "build_grants", "check_consumers", "list_rights"]
 
 Role = Literal["writer", "consumer", "relay", "operator", "viewer"]
 
@@ -31,10 +33,13 @@ _SHOWN: Final = (
 _SHOWN_INBOX: Final = "consumer, source, message_id, status, duplicates, attempts, last_error, created_at, status_at"
 
 _WRITER: Final = ((f"insert ({_WRITTEN})", "outbox"),)
-_CONSUMER: Final = (*_WRITER, ("select, insert, update", "inbox"))
+_CONSUMER: Final = (
+    *_WRITER,
+    ("select, insert, update (status, duplicates, attempts, last_error, message, created_at, status_at)", "inbox"),
+)
 # Retention locks rows before it deletes them, and locking needs the right to update some column.
 _RELAY: Final = (
-    ("select, delete, update (available_at, waits, attempts, last_error, status_at)", "outbox"),
+    ("select, delete, update (destination, available_at, waits, attempts, last_error, status_at)", "outbox"),
     ("select, insert, delete, update (status_at)", "history"),
     ("select, insert, update, delete", "claim"),
     ("select, insert, update, delete", "lane"),
@@ -47,7 +52,7 @@ _RELAY: Final = (
 )
 _OPERATOR: Final = (
     *_RELAY,
-    ("insert, update (destination)", "outbox"),
+    ("insert", "outbox"),
     ("update", "history"),
     ("update (status, attempts, last_error, message)", "inbox"),
 )
@@ -88,12 +93,60 @@ def list_rights(role: Role, *, names: Names) -> Iterator[Right]:
                 yield Right(names.table(table), privilege, column)
 
 
-def build_grants(roles: Mapping[Role, str], *, names: Names) -> str:
-    """Write GRANT statements for these database roles, which must exist. Running them twice changes nothing."""
+def build_grants(roles: Mapping[Role, str], *, names: Names, consumers: Sequence[str] | None = None) -> str:
+    """Write GRANT statements for these database roles, which must exist. Running them twice changes nothing.
+
+    The consumer's role may write the inbox rows of `consumers` alone. None lets it write those of every consumer.
+    """
     if not roles:
         listed = ", ".join(f"--{role}" for role in get_args(Role))
         raise ConfigError(f"No role was named, so there is nothing to grant; give at least one of {listed}.")
-    return "\n".join(line for role, grantee in roles.items() for line in _grant_role(role, grantee, names)) + "\n"
+    lines = [line for role, grantee in roles.items() for line in _grant_role(role, grantee, names)]
+    if (grantee := roles.get("consumer")) is not None:
+        inbox = names.table("inbox")
+        # An older release granted more: the keys of its rows too. Before the grants, for a role may be named twice.
+        lines.insert(0, f"revoke insert, update on {inbox} from {_quote(grantee)};")
+        lines.append(_write_policy(_quote(grantee), inbox, check_consumers(consumers)))
+    return "\n".join(lines) + "\n"
+
+
+def check_consumers(consumers: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the consumers whose rows a role may write; None for all of them."""
+    if consumers is None:
+        return None
+    if not consumers or not all(consumers) or any("\0" in name for name in consumers):
+        raise ConfigError("A consumer's role needs the names of its consumers, without a NUL, or none for all of them.")
+    return sorted(set(consumers))
+
+
+def _write_policy(role: str, inbox: str, consumers: Sequence[str] | None) -> str:
+    """Write the statement that restricts a role to the rows of its consumers, or lifts that.
+
+    One statement, so that there is no moment without the policy. The policy for everyone takes nothing away from
+    roles that have rights on the table; a restrictive one does.
+    """
+    policy = f"own_{hashlib.sha256(role.encode()).hexdigest()[:16]}"
+    # Only where there is one: to drop it takes a lock that waits for every transaction on the inbox.
+    known = f"select from pg_policy where polrelid = '{inbox}'::regclass and polname = '{policy}'"
+    lines = [f"if exists ({known}) then", f"    drop policy {policy} on {inbox};", "end if;"]
+    if consumers is not None:
+        own = ", ".join(_to_literal(name) for name in consumers)
+        lines += [
+            f"drop policy if exists everyone on {inbox};",
+            f"create policy everyone on {inbox} using (true);",
+            f"create policy {policy} on {inbox} as restrictive to {role} using (consumer in ({own}));",
+            f"alter table {inbox} enable row level security;",
+        ]
+    body = "\n    ".join(lines)
+    tag = "$own$"
+    while tag in body:
+        tag = f"${tag.strip('$')}_$"
+    return f"do {tag}\nbegin\n    {body}\nend\n{tag};"
+
+
+def _to_literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
 
 
 def _grant_role(role: Role, grantee: str, names: Names) -> Iterator[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import select
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import unquote
 from uuid import UUID
+from weakref import WeakSet
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
@@ -23,29 +26,41 @@ from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from pillarbox.errors import ConfigError
-from pillarbox.stores.postgres.driver import Connection, Isolation, OnConnect, OnNotification, Pool, Refusal
+from pillarbox.stores.liveness import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, SEND_TIMEOUT
+from pillarbox.stores.postgres.driver import (
+    Connection,
+    Isolation,
+    OnConnect,
+    OnNotification,
+    Pool,
+    Refusal,
+    Settings,
+    decode_time,
+)
+from pillarbox.stores.tls import SYSTEM_AUTHORITIES, find_authorities, secure_postgres_url
 
 __all__ = ["PsycopgConnection", "PsycopgDriver", "PsycopgPool", "to_literal"]
 
 _ERRORS: Final[tuple[type[Exception], ...]] = (psycopg.Error, OSError, TimeoutError)
+_KEEPALIVE: Final = {
+    "keepalives_idle": KEEPALIVE_IDLE,
+    "keepalives_interval": KEEPALIVE_INTERVAL,
+    "keepalives_count": KEEPALIVE_COUNT,
+    "tcp_user_timeout": int(SEND_TIMEOUT * 1000),
+}
 _MAX_PREPARED: Final = 200
 """The number of statements that a direct connection keeps prepared."""
 _WAIT_INTERVAL: Final = 0.1
 """Seconds between two checks of psycopg whether its wait was interrupted."""
-
-# From version 14 on, a server on Linux can check whether its client is still connected: a statement on a connection
-# that was given up must not keep its locks.
-_SESSION_SETTINGS: Final = """
-    set timezone = 'UTC';
-    select set_config(name, '1s', false) from pg_settings
-     where name = 'client_connection_check_interval' and version() like '%linux%'
-"""
 
 # libpq reports a refused login without a SQLSTATE, in words alone.
 _LOGIN_REFUSALS: Final = (
     ("28P01", re.compile(r"password authentication failed|no password supplied")),
     ("28000", re.compile(r"no pg_hba\.conf entry|role \".*\" (does not exist|is not permitted)")),
     ("3D000", re.compile(r"database \".*\" does not exist")),
+    ("53300", re.compile(r"too many (clients|connections)|remaining connection slots")),
+    ("08P01", re.compile(r"unsupported startup parameter[^\n]*")),
+    ("57P03", re.compile(r"the database system is (starting up|shutting down|not yet accepting|not accepting)")),
 )
 _FATAL: Final = re.compile(r"FATAL:\s+(.+)")
 
@@ -67,13 +82,13 @@ class PsycopgDriver:
         size: int,
         timeout: float,
         on_connect: OnConnect | None = None,
-        is_direct: bool = True,
+        settings: Settings | None = (),
     ) -> Pool:
         async def connect() -> PsycopgConnection:
-            connection = await _connect(url, timeout=timeout, command_timeout=timeout, is_direct=is_direct)
+            connection = await _connect(
+                url, timeout=timeout, command_timeout=timeout, is_direct=settings is not None, settings=settings or ()
+            )
             try:
-                if is_direct:
-                    await connection.execute(_SESSION_SETTINGS)
                 if on_connect is not None:
                     await on_connect(connection)
             except BaseException:
@@ -92,25 +107,32 @@ class PsycopgDriver:
             return Refusal(error.sqlstate, error.diag.message_primary or _first_line(error))
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return _parse_login_refusal(str(error))
-        return Refusal("", _first_line(error))
+        # A value that no parameter of that type can have, such as a text with a NUL.
+        return Refusal("22000" if isinstance(error, psycopg.DataError) else "", _first_line(error))
+
+    def abort(self, connection: Any) -> None:
+        connection.abort()
 
     def unwrap(self, connection: Any) -> Any:
         return connection.raw
 
 
-async def _connect(url: str, *, timeout: float, command_timeout: float | None, is_direct: bool) -> PsycopgConnection:
+async def _connect(
+    url: str, *, timeout: float, command_timeout: float | None, is_direct: bool, settings: Settings = ()
+) -> PsycopgConnection:
+    own = (("timezone", "UTC"), *settings) if is_direct else settings
     async with asyncio.timeout(timeout):
         raw = await _RawConnection.connect(
-            _to_conninfo(url), autocommit=True, prepare_threshold=0 if is_direct else None, context=_ADAPTERS
+            _to_conninfo(url, own), autocommit=True, prepare_threshold=0 if is_direct else None, context=_ADAPTERS
         )
     raw.command_timeout = command_timeout
     raw.prepared_max = _MAX_PREPARED
     return PsycopgConnection(raw, is_direct=is_direct)
 
 
-def _to_conninfo(url: str) -> str:
+def _to_conninfo(url: str, settings: Settings = ()) -> str:
     """Convert a URL to libpq's conninfo, which takes a search path as a setting and not as a parameter."""
-    address, _, query = url.partition("?")
+    address, _, query = secure_postgres_url(url).partition("?")
     pairs = dict(pair.split("=", 1) for pair in query.split("&") if pair)
     search_path = unquote(pairs.pop("search_path", ""))
     try:
@@ -120,9 +142,12 @@ def _to_conninfo(url: str) -> str:
             "The PostgreSQL URL cannot be read by psycopg: write special characters in the user, the password and "
             "the options as %XX."
         ) from None
-    if search_path:
-        escaped = re.sub(r"([\\\s])", r"\\\1", search_path)
-        known["options"] = f"{known.get('options', '')} -c search_path={escaped}".strip()
+    if known.get("sslrootcert") == SYSTEM_AUTHORITIES:
+        known["sslrootcert"] = find_authorities() or SYSTEM_AUTHORITIES
+    known = {**_KEEPALIVE, **known}
+    for name, value in (*settings, *((("search_path", search_path),) if search_path else ())):
+        escaped = re.sub(r"([\\\s])", r"\\\1", value)
+        known["options"] = f"{known.get('options', '')} -c {name}={escaped}".strip()
     return make_conninfo("", **known)
 
 
@@ -148,12 +173,13 @@ class PsycopgPool:
         self._connect = connect
         self._size = size
         self._slots: asyncio.LifoQueue[PsycopgConnection | None] = asyncio.LifoQueue()
+        self._connections: WeakSet[PsycopgConnection] = WeakSet()
 
     async def fill(self) -> None:
         """Connect all of them, or none."""
         try:
             for _ in range(self._size):
-                self._slots.put_nowait(await self._connect())
+                self._slots.put_nowait(await self._open())
         except BaseException:
             while not self._slots.empty():
                 await _close(self._slots.get_nowait())
@@ -173,14 +199,24 @@ class PsycopgPool:
             return connection
         try:
             await _close(connection)
-            return await self._connect()
+            return await self._open()
         except BaseException:
             self._slots.put_nowait(None)
             raise
 
+    async def _open(self) -> PsycopgConnection:
+        connection = await self._connect()
+        self._connections.add(connection)
+        return connection
+
     async def close(self) -> None:
         for _ in range(self._size):
             await _close(await self._slots.get())
+
+    def abort(self) -> None:
+        # The next borrower finds the word of its end on the socket, and connects anew.
+        for connection in self._connections:
+            connection.abort()
 
 
 async def _close(connection: PsycopgConnection | None) -> None:
@@ -234,6 +270,12 @@ class PsycopgConnection:
         self._stop_watching()
         await self.raw.close()
 
+    def abort(self) -> None:
+        """Shut the socket down. libpq then reads its end, as if the server had hung up."""
+        if not self.raw.closed:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.raw.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
     def is_idle(self) -> bool:
         """Return whether it is open and in no transaction."""
         return not self.raw.closed and self.raw.pgconn.transaction_status == TransactionStatus.IDLE
@@ -268,8 +310,8 @@ class PsycopgConnection:
 
     def _stop_watching(self) -> None:
         if self._watched_socket is not None:
-            socket, self._watched_socket = self._watched_socket, None
-            asyncio.get_running_loop().remove_reader(socket)
+            watched, self._watched_socket = self._watched_socket, None
+            asyncio.get_running_loop().remove_reader(watched)
 
     def _read_notifications(self) -> None:
         try:
@@ -314,8 +356,21 @@ class _JsonText(Loader):
         return bytes(data)[1:]
 
 
+class _Time(Loader):
+    """Times in UTC; None for one that is out of range, for which psycopg would raise."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> datetime | None:
+        return decode_time(int.from_bytes(data, signed=True))
+
+
 _ADAPTERS: Final = AdaptersMap(psycopg.adapters)
 _ADAPTERS.register_loader("jsonb", _JsonText)
+_ADAPTERS.register_loader("timestamptz", _Time)
+
+
+_BARE: Final = (int, UUID)
 
 
 def to_literal(value: object) -> str | None:
@@ -339,7 +394,7 @@ def to_literal(value: object) -> str | None:
 
 
 def _to_array(values: Sequence[object]) -> str:
-    if all(type(value) is int for value in values):  # ids, a thousand at a time: integers need no quotes
+    if all(type(value) in _BARE for value in values):  # ids, a thousand at a time: they need no quotes
         return f"{{{','.join(map(str, values))}}}"
     return f"{{{','.join(_to_element(to_literal(value)) for value in values)}}}"
 

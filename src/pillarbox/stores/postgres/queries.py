@@ -10,6 +10,7 @@ from uuid import UUID
 from pillarbox.contracts.store import (
     Activity,
     Count,
+    InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
@@ -20,8 +21,10 @@ from pillarbox.contracts.store import (
 from pillarbox.message import Message, State
 from pillarbox.stores.postgres.connection import Database, Now
 from pillarbox.stores.postgres.rows import message_from_stored_row
+from pillarbox.stores.rules import build_inbox_counts
 from pillarbox.stores.sql import Statements, build_conditions
 from pillarbox.stores.statistics import ROWS_LOOKED_UP, TOPICS_LOOKED_UP, build_sample, complete_counts, merge_counts
+from pillarbox.stores.unreadable import NO_TIME
 
 __all__ = ["Parameters", "PostgresQueries", "inbox_parameters"]
 
@@ -36,21 +39,24 @@ class PostgresQueries:
 
     async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
         states = tuple(State) if selection.states is None else selection.states
-        found: dict[int, Any] = {}
+        # After a restore that took the sequence back, an open and a closed message may have the same id.
+        found: dict[tuple[int, UUID], Any] = {}
         async with self._database.snapshot() as connection:
             for statement, status in _choose_statements(states, tried=bool(selection.min_attempts)):
-                parameters = Parameters((limit,) if status is None else (limit, status.value))
+                # Whether a message is pending or sending depends on the time: a relay may be gone.
+                second = () if statement == "find_held" else (self._now() if status is None else status.value,)
+                parameters = Parameters((limit, *second))
                 where = build_conditions(selection, parameters)
                 sql = self._sql.fill(statement if payloads else f"{statement}_bare", where)
-                found |= {row[0]: row for row in await connection.fetch(sql, *parameters.values)}
-        return [message_from_stored_row(found[id]) for id in sorted(found)[:limit]]
+                found |= {(row[0], row[1]): row for row in await connection.fetch(sql, *parameters.values)}
+        return [message_from_stored_row(found[key]) for key in sorted(found)[:limit]]
 
     async def count(self, selection: Selection) -> int:
         states = [state.value for state in (tuple(State) if selection.states is None else selection.states)]
         total = 0
         async with self._database.snapshot() as connection:
             for statement in ("count_open", "count_closed"):
-                parameters = Parameters((states,))
+                parameters = Parameters((states, self._now()) if statement == "count_open" else (states,))
                 where = build_conditions(selection, parameters)
                 total += await connection.fetchval(self._sql.fill(statement, where), *parameters.values)
         return total
@@ -60,7 +66,7 @@ class PostgresQueries:
             rows = await connection.fetch(self._sql["journal"], message_id, limit)
         return [
             JournalEntry(
-                message_id=row[0], destination=row[1], action=row[2], at=row[3], by=row[4], attempt=row[5],
+                message_id=row[0], destination=row[1], action=row[2], at=row[3] or NO_TIME, by=row[4], attempt=row[5],
                 error=row[6], detail=row[7],
             )
             for row in rows
@@ -71,25 +77,30 @@ class PostgresQueries:
             rows = await connection.fetch(self._sql["inbox_failures"], *inbox_parameters(selection), limit)
         return [
             InboxFailure(
-                consumer=row[0], source=row[1], message_id=row[2], attempts=row[3], error=row[4], failed_at=row[5],
-                content=row[6],
+                consumer=row[0], source=row[1], message_id=row[2], attempts=row[3], error=row[4],
+                failed_at=row[5] or NO_TIME, content=row[6],
             )
             for row in rows
         ]  # fmt: skip
 
+    async def inbox_counts(self, *, limit: int) -> Sequence[InboxCount]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["inbox_counts"], limit)
+        return build_inbox_counts([(consumer, count, at or NO_TIME) for consumer, count, at in rows], limit=limit)
+
     async def pauses(self) -> Sequence[Pause]:
         async with self._database.quick() as connection:
             rows = await connection.fetch(self._sql["pauses"])
-        return [Pause(destination=name, by=by, at=at, reason=reason) for name, by, at, reason in rows]
+        return [Pause(destination=name, by=by, at=at or NO_TIME, reason=reason) for name, by, at, reason in rows]
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         """Count by the indexes alone; topics, which no index has, are looked up for the first messages only."""
         now = self._now()
         async with self._database.snapshot() as connection:
             sending = await connection.fetch(self._sql["count_sending"], limit, now)
-            fresh = await connection.fetch(self._sql["count_fresh"], limit, TOPICS_LOOKED_UP)
+            fresh = await connection.fetch(self._sql["count_fresh"], limit, TOPICS_LOOKED_UP, now)
             timed = await connection.fetch(self._sql["count_timed"], limit, TOPICS_LOOKED_UP, now)
-            blocked = await connection.fetch(self._sql["count_blocked"], min(limit, ROWS_LOOKED_UP))
+            blocked = await connection.fetch(self._sql["count_blocked"], min(limit, ROWS_LOOKED_UP), now)
             ended = await connection.fetch(self._sql["count_ended"], min(limit, ROWS_LOOKED_UP))
         counts = [_count_from_row(row) for row in (*sending, *blocked, *ended)]
         for index, rows in (("fresh", fresh), ("timed", timed)):
@@ -103,7 +114,7 @@ class PostgresQueries:
     async def oldest_due(self) -> Mapping[str, datetime]:
         async with self._database.unpinned() as connection:
             rows = await connection.fetch(self._sql["oldest_due"], self._now())
-        return {row[0]: row[1] for row in rows}
+        return {row[0]: row[1] for row in rows if row[1] is not None}
 
     async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
         async with self._database.unpinned() as connection:
@@ -120,7 +131,9 @@ class PostgresQueries:
         async with self._database.unpinned() as connection:
             before = (self._now() or await connection.fetchval("select statement_timestamp()")) - older_than
             rows = await connection.fetch(self._sql["claims_old"], before, limit)
-        return [OpenClaim(relay_id=row[0], claimed_at=row[1], message_ids=row[2], strikes=row[3]) for row in rows]
+        return [
+            OpenClaim(relay_id=row[0], claimed_at=row[1] or NO_TIME, message_ids=row[2], strikes=row[3]) for row in rows
+        ]
 
 
 class Parameters:

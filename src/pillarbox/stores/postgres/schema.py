@@ -21,6 +21,7 @@ from pillarbox.stores.migrations import (
     plan_install,
     plan_upgrade,
 )
+from pillarbox.stores.postgres.checks import read_counter
 from pillarbox.stores.postgres.connection import map_errors
 from pillarbox.stores.postgres.driver import Connection, Refusal, load_driver
 from pillarbox.stores.sql import Statements
@@ -72,7 +73,11 @@ class PostgresSchema:
                 "select relnamespace from pg_class where oid = to_regclass($1)", self._names.table("schema")
             )
             found = await self._read_catalog(connection, schema)
-            return compare_catalogs(expected=await self._build_expected(connection), found=found)
+            counter = await read_counter(
+                connection, Statements("pillarbox.stores.postgres", self._names), names=self._names
+            )
+            expected = await self._build_expected(connection)
+            return (*compare_catalogs(expected=expected, found=found), *counter.list_differences())
 
     async def _run(self, make_plan: Callable[[int], Plan]) -> Plan:
         async with self._transaction(commit=True) as connection:

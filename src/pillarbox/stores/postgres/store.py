@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,6 +14,7 @@ import msgspec
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
     Action,
     Activity,
     BlockedKey,
@@ -21,8 +22,8 @@ from pillarbox.contracts.store import (
     Claim,
     Count,
     Cursor,
-    FailedOutcome,
     Fence,
+    InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
@@ -39,7 +40,7 @@ from pillarbox.contracts.store import (
     Wakeups,
 )
 from pillarbox.durations import FOREVER
-from pillarbox.errors import Fenced
+from pillarbox.errors import ConfigError, Fenced, StoreRefused
 from pillarbox.message import Message, Names, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
@@ -48,12 +49,25 @@ from pillarbox.stores.postgres.driver import Connection, DriverName
 from pillarbox.stores.postgres.notifications import listen
 from pillarbox.stores.postgres.queries import Parameters, PostgresQueries, inbox_parameters
 from pillarbox.stores.postgres.rows import message_from_row
-from pillarbox.stores.rules import Keep, add_strikes, check_keep, eligible_states, explain_empty_batch, group_by_strikes
+from pillarbox.stores.rules import (
+    Keep,
+    check_keep,
+    cut_sizes,
+    eligible_states,
+    explain_empty_batch,
+    list_purged_statuses,
+)
 from pillarbox.stores.sql import Statements, build_conditions
+from pillarbox.stores.unreadable import NO_TIME, is_key_of_lane
 
 __all__ = ["PostgresStore", "Snapshot"]
 
 _NEVER: Final = 2**63 - 1
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+_SQL_ASCII: Final = (
+    "The database of the store has the encoding SQL_ASCII, in which PostgreSQL does not know what its texts mean; "
+    "create a database with ENCODING 'UTF8' TEMPLATE template0, and restore a dump of this one into it."
+)
 _LANES_PER_READ: Final = 8
 """A full read spreads over at least so many lanes, so that one lane's backlog does not crowd out other keys."""
 _LATE_PER_LIMIT: Final = 10
@@ -97,6 +111,8 @@ class PostgresStore:
         await self._database.open()
         try:
             async with self._database.quick() as connection:
+                if await connection.fetchval(self._sql["is_sql_ascii"]):
+                    raise ConfigError(_SQL_ASCII)
                 version = await connection.fetchval(self._names.qualify("select max(version) from pillarbox_schema"))
             check_version(version, latest=latest_version("postgresql"))
         except BaseException:
@@ -119,36 +135,72 @@ class PostgresStore:
     # --- reading ---
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        cursor: Cursor | None,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
         async with self._database.quick() as connection:
             session = self._database.session
             if cursor is None or cursor.session is not session:
                 cursor = Cursor(session=session)
-            rows = await connection.fetch(self._sql["read"], *_read_parameters(destination, partitions, cursor, limit))
-        return _build_read_result(rows, partitions, cursor, limit=limit)
+            rows = await connection.fetch(
+                self._sql["read"], *_read_parameters(destination, partitions, cursor, limit), max_bytes
+            )
+        result = _build_read_result(rows, partitions, cursor, limit=limit, max_bytes=max_bytes)
+        went_back = isinstance(cursor.snapshot, Snapshot) and cursor.snapshot.is_ahead_of(result.cursor.snapshot)
+        self._database.note_server(rows[0][15], went_back=went_back)
+        if self._database.session is not session:
+            # The marks are of a server that had more, or other, messages: what stands below them was not read.
+            return ReadResult((), Cursor({}, None, self._database.session))
+        return result
 
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        limit: int,
+        skip: Sequence[int] = (),
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         async with self._database.quick() as connection:
-            rows = await connection.fetch(
-                self._sql["read_due"], destination, list(partitions), self._now(), limit, list(skip)
+            due = await connection.fetch(
+                self._sql["due_ahead"], destination, list(partitions), self._now(), limit, list(skip)
             )
-        # Each lane comes in its own order. A sort in SQL would cost the pinned plan: see `connection.py`.
-        return [message_from_row(row) for row in sorted(rows, key=_by_time)[:limit]]
+            if not due:
+                return ()
+            # Each lane comes in its own order. A sort in SQL would cost the pinned plan: see `connection.py`.
+            # A time that is due and out of range lies before all others.
+            first = sorted((at or _LONG_AGO, id_, size) for at, id_, size in due)[:limit]
+            ids = cut_sizes([(id_, size) for _, id_, size in first], max_bytes)
+            rows = await connection.fetch(self._sql["read_due"], ids, destination, self._now())
+        return [message_from_row(row) for row in sorted(rows, key=_by_time)]
 
     async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int
+        self,
+        destination: str,
+        *,
+        partition: int,
+        key: str,
+        after: int,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
         async with self._database.quick() as connection:
-            rows = await connection.fetch(self._sql["read_key"], destination, partition, key, after, limit)
+            rows = await connection.fetch(self._sql["read_key"], destination, partition, key, after, limit, max_bytes)
         return [message_from_row(row) for row in rows]
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         async with self._database.quick() as connection:
             rows = await connection.fetch(self._sql["blocked_keys"], destination, list(partitions))
-        return [BlockedKey(partition, key, Waits(front)) for partition, key, front in rows]
+        return [
+            BlockedKey(partition, key, Waits(front), astray=not is_key_of_lane(key, partition))
+            for partition, key, front in rows
+        ]
 
     async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
         async with self._database.quick() as connection:
@@ -157,40 +209,51 @@ class PostgresStore:
 
     # --- claims ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Iterable[int] = ()) -> None:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Iterable[int] = ()) -> Mapping[int, int]:
         async with self._database.quick() as connection:
             passed = await connection.fetch(
                 self._sql["claim"], *_fence_parameters(fence), claim.number, list(claim.message_ids), claim.strikes,
                 list(park), self._now(),
             )  # fmt: skip
         _check_fence(fence, passed)
+        return dict(passed)
 
     async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        for outcome in settlement.failures:
+            outcome.check()
+        try:
+            await self._record(fence, settlement)
+        except StoreRefused:
+            # History may have one of the ids already. Looking for each would cost every settlement an index probe.
+            await self._record(fence, settlement, renumbers=True)
+
+    async def _record(self, fence: Fence, settlement: Settlement, *, renumbers: bool = False) -> None:
         # A lost delivery costs a repeat, so it need not wait for the disk. A lost failure would lose the reason.
         if not settlement.failures:
             async with self._database.quick() as connection:
-                await self._settle(connection, fence, settlement)
+                await self._settle(connection, fence, settlement, renumbers=renumbers)
             return
-        for outcome in settlement.failures:
-            outcome.check()
         async with self._database.durable() as connection:
-            await self._settle(connection, fence, settlement)
+            await self._settle(connection, fence, settlement, renumbers=renumbers)
             await connection.execute(
                 self._sql["record_failures"], fence.relay_id, fence.destination, list(fence.epochs),
-                *_failure_columns(settlement.failures), self._now(),
+                *_failure_columns(settlement), self._now(),
             )  # fmt: skip
 
-    async def _settle(self, connection: Connection, fence: Fence, settlement: Settlement) -> None:
+    async def _settle(self, connection: Connection, fence: Fence, settlement: Settlement, *, renumbers: bool) -> None:
         taken_out = [*settlement.delivered, *(one.message_id for one in settlement.failures), *settlement.returned]
+        delivered, sent = sorted(settlement.delivered), settlement.message_ids
         passed = await connection.fetch(
-            self._sql["settle"], *_fence_parameters(fence), list(settlement.delivered), list(settlement.finished),
+            self._sql["settle"], *_fence_parameters(fence), delivered, list(settlement.finished),
             list(settlement.touched), taken_out if settlement.touched else [], self._keep, self._now(),
+            [sent.get(message_id) for message_id in delivered] if sent else [], renumbers,
         )  # fmt: skip
         _check_fence(fence, passed)
 
     # --- membership ---
 
     async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        await self._database.prepare_heartbeat(lease=lease)
         async with self._database.durable() as connection:
             await connection.execute(
                 self._sql["register"], relay.relay_id, relay.service, relay.host, relay.pid, relay.version,
@@ -198,7 +261,7 @@ class PostgresStore:
             )  # fmt: skip
 
     async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
-        async with self._database.quick() as connection:
+        async with self._database.quick(heartbeat=True) as connection:
             renewed = await connection.fetchval(
                 self._sql["renew"], relay_id, lease, list(reachable), asleep, self._now()
             )
@@ -218,20 +281,29 @@ class PostgresStore:
         lease: timedelta,
         claim_number: int,
     ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
-        async with self._database.durable() as connection:
+        # In a transaction of its own: a relay that freezes after it must not let others wait for the new rows.
+        async with self._database.quick() as connection:
             await connection.execute(self._sql["lanes_create"], destination, list(partitions))
+        async with self._database.durable() as connection:
             owners = dict(await connection.fetch(self._sql["lanes_lock"], destination, list(partitions)))
             dead = await self._find_dead(connection, owners.values(), relay_id, lease=lease)
             free = [p for p, owner in owners.items() if owner is None or owner in dead or owner == relay_id]
             lanes = [
-                Lane(destination, partition, epoch)
-                for partition, epoch in await connection.fetch(self._sql["lanes_take"], relay_id, destination, free)
+                Lane(destination, partition, epoch, revision)
+                for partition, epoch, revision in await connection.fetch(
+                    self._sql["lanes_take"], relay_id, destination, free
+                )
             ]
-            recovered = await self._recover_claims(
-                connection, relay_id, {*dead, relay_id}, destination, free, claim_number=claim_number
+            holders = [*dead, relay_id]
+            claims = dict(
+                await connection.fetch(
+                    self._sql["claims_recover"], relay_id, holders, destination, free, claim_number, self._now()
+                )
             )
+            if claims:
+                await connection.execute(self._sql["claims_hand_over"], relay_id, list(claims), holders)
             await connection.execute(self._sql["relays_forget"], list(dead), timedelta(0), lease, self._now())
-        return lanes, recovered
+        return lanes, await self._read_recovered(relay_id, claims, destination, free) if claims else ()
 
     async def _find_dead(
         self, connection: Connection, owners: Iterable[UUID | None], relay_id: UUID, *, lease: timedelta
@@ -240,29 +312,21 @@ class PostgresStore:
         live = await connection.fetch(self._sql["relays_live"], list(others), lease, self._now())
         return others - {row[0] for row in live}
 
-    async def _recover_claims(
-        self,
-        connection: Connection,
-        relay_id: UUID,
-        owners: set[UUID],
-        destination: str,
-        partitions: Sequence[int],
-        *,
-        claim_number: int,
+    async def _read_recovered(
+        self, relay_id: UUID, claims: Mapping[int, int], destination: str, partitions: Sequence[int]
     ) -> Sequence[RecoveredClaim]:
-        """Move what the owners have claimed in these lanes into claims of this relay, with one strike more."""
-        claims = await connection.fetch(self._sql["claims_lock"], list(owners))
-        strikes = add_strikes((claim_strikes, ids) for _, _, claim_strikes, ids in claims)
-        rows = await connection.fetch(self._sql["claims_open"], list(strikes), destination, list(partitions))
-        messages = [message_from_row(row) for row in rows]
-        for owner in owners:
-            await connection.execute(self._sql["claims_trim"], owner, [message.id for message in messages])
-        recovered = group_by_strikes(messages, strikes, claim_number=claim_number)
-        for claim in (one.claim for one in recovered):
-            await connection.execute(
-                self._sql["claims_recover"], relay_id, claim.number, claim.message_ids, claim.strikes - 1, self._now()
+        """Read the messages of claims that were taken over, given as numbers and strikes. No lock is held any more."""
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(
+                self._sql["claims_read"], relay_id, list(claims), destination, list(partitions)
             )
-        return recovered
+        messages: dict[int, list[Message]] = defaultdict(list)
+        for row in sorted(rows, key=_by_row_id):
+            messages[row[22]].append(message_from_row(row))
+        return [
+            RecoveredClaim(Claim(number, [message.id for message in found], claims[number] + 1), found)
+            for number, found in sorted(messages.items())
+        ]
 
     async def release(self, fence: Fence) -> None:
         async with self._database.durable() as connection:
@@ -293,6 +357,9 @@ class PostgresStore:
 
     async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
         return await self._queries.inbox_failures(selection, limit=limit)
+
+    async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
+        return await self._queries.inbox_counts(limit=limit)
 
     async def pauses(self) -> Sequence[Pause]:
         return await self._queries.pauses()
@@ -328,12 +395,14 @@ class PostgresStore:
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
         states = eligible_states(Action.DISCARDED, selection)
-        return await self._run_batch("discard", Action.DISCARDED, selection, _to_values(states), reason, by, limit)
+        values = (_to_values(states), reason, by, limit)
+        return await self._run_batch("discard", Action.DISCARDED, selection, *values, open_states=states, limit=limit)
 
     async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
         # The statement knows pending messages only: where they are not wanted, it may take none.
-        wanted = bool(eligible_states(Action.DEFERRED, selection))
-        return await self._run_batch("defer", Action.DEFERRED, selection, until, by, limit if wanted else 0)
+        states = eligible_states(Action.DEFERRED, selection)
+        values = (until, by, limit if states else 0)
+        return await self._run_batch("defer", Action.DEFERRED, selection, *values, open_states=states, limit=limit)
 
     async def _reopen(
         self,
@@ -348,16 +417,45 @@ class PostgresStore:
         held = State.FAILED in states
         return await self._run_batch("reopen", action, selection, _to_values(states), held, to, limit, action.value, by)
 
-    async def _run_batch(self, statement: str, action: Action, selection: Selection, *values: object) -> BulkResult:
-        parameters = Parameters((*values, self._now()))
-        where = build_conditions(selection, parameters)
+    async def _run_batch(
+        self,
+        statement: str,
+        action: Action,
+        selection: Selection,
+        *values: object,
+        open_states: Sequence[State] | None = None,
+        limit: int = 0,
+    ) -> BulkResult:
+        """Change the first messages of a selection. With `open_states` it changes open ones, whose lanes it locks."""
         async with self._database.unpinned() as connection:
+            able: list[int] = []
+            if open_states is not None:
+                parked = action is not Action.DEFERRED
+                able = await self._lock_lanes(connection, selection, open_states, limit=limit, parked=parked)
+                values = (*values, self._now(), able)
+            else:
+                values = (*values, self._now())
+            parameters = Parameters(values)
+            where = build_conditions(selection, parameters)
             count, last_id, bare = await connection.fetchrow(self._sql.fill(statement, where), *parameters.values)
         if last_id is not None:
             return BulkResult(count, last_id, bare)
+        if able and selection.ids is None and selection.message_ids is None:
+            return BulkResult(0, max(able))  # relays claimed all of them meanwhile, and there may be more
         named = Selection(ids=selection.ids, message_ids=selection.message_ids)
         found = await self._queries.find(named, limit=1, payloads=False)
         return explain_empty_batch(selection, [(message.id, message.state) for message in found], action)
+
+    async def _lock_lanes(
+        self, connection: Connection, selection: Selection, states: Sequence[State], *, limit: int, parked: bool
+    ) -> list[int]:
+        """Lock the lanes of open messages to the end of the transaction; return those that no live relay has."""
+        parameters = Parameters((_to_values(states), limit, self._now(), parked))
+        where = build_conditions(selection, parameters)
+        able: list[int] = await connection.fetchval(self._sql.fill("lanes_change", where), *parameters.values)
+        if able:
+            await connection.execute(self._sql["claims_free"], able, self._now())
+        return able
 
     # --- retention ---
 
@@ -369,13 +467,17 @@ class PostgresStore:
     async def purge_ids(self, ids: Sequence[int]) -> int:
         return await self._delete("purge_ids", list(ids))
 
-    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+    async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         if older_than == FOREVER:
             return 0
-        return await self._delete("purge_inbox", older_than, limit, self._now())
+        deleted = 0
+        for status, with_content in list_purged_statuses(failed=failed):
+            values = (older_than, limit - deleted, self._now(), status, with_content)
+            deleted += await self._delete("purge_inbox", *values)
+        return deleted
 
     async def _delete(self, statement: str, *values: object) -> int:
-        async with self._database.durable() as connection:
+        async with self._database.durable(limited=False) as connection:
             deleted: int = await connection.fetchval(self._sql[statement], *values)
         return deleted
 
@@ -425,6 +527,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     in_progress: Sequence[int] = ()
     first_unborn: int = _NEVER
 
+    def is_ahead_of(self, later: object) -> bool:
+        """Return whether a later snapshot knows fewer transactions: then the server has lost some."""
+        return isinstance(later, Snapshot) and later.first_unborn < self.first_unborn < _NEVER
+
     @classmethod
     def parse(cls, text: str) -> Snapshot:
         """Parse PostgreSQL's `xmin:xmax:xip,xip`."""
@@ -450,52 +556,70 @@ def _late_limit(limit: int) -> int:
     return max(_MIN_LATE_LIMIT, limit * _LATE_PER_LIMIT)
 
 
-def _build_read_result(rows: Sequence[Any], partitions: Sequence[int], cursor: Cursor, *, limit: int) -> ReadResult:
-    """Build the result of a read. The first row has the snapshot and the number of late rows; messages follow.
+def _build_read_result(
+    rows: Sequence[Any], partitions: Sequence[int], cursor: Cursor, *, limit: int, max_bytes: int
+) -> ReadResult:
+    """Build the result of a read. The first row has the snapshot, the number of late rows and the server's start.
 
     Where keys were skipped, rows without a destination come too: the highest fresh id of each lane.
     """
     snapshot = Snapshot.parse(rows[0][2])
     if rows[0][19] >= _late_limit(limit):
         # More came late than one read should carry (a huge slow transaction): start over, which passes over nothing.
+        # Late ones that are too large in sum report the highest number.
         return ReadResult((), Cursor({}, snapshot, cursor.session))
     ends = {row[3]: row[0] for row in rows if row[2] is None} if cursor.skip else {}
     messages = sorted([message_from_row(row) for row in rows[1:] if row[2] is not None], key=_by_id)
     low = {partition: cursor.low.get(partition, 0) for partition in partitions}
     fresh = dict.fromkeys(partitions, 0)
+    size = 0
     for message in messages:
         if message.id > low[message.partition]:
             low[message.partition] = message.id
             fresh[message.partition] += 1
-    complete = _find_complete_lanes(fresh, _lane_limit(partitions, limit), limit)
+            size += len(message.payload)
+    complete = _find_complete_lanes(fresh, _lane_limit(partitions, limit), limit, is_cut=size >= max_bytes)
     low |= {partition: end for partition, end in ends.items() if partition in complete}
     return ReadResult(messages, Cursor(low, snapshot, cursor.session), complete)
 
 
-def _find_complete_lanes(fresh: Mapping[int, int], lane_limit: int, limit: int) -> frozenset[int]:
-    """Return the lanes that ended before they, or the whole read, were cut off. `fresh` is in the order of reading."""
+def _find_complete_lanes(
+    fresh: Mapping[int, int], lane_limit: int, limit: int, *, is_cut: bool = False
+) -> frozenset[int]:
+    """Return the lanes that ended before they, or the whole read, were cut off. `fresh` is in the order of reading.
+
+    A read that was cut by its bytes ended in the last lane that has messages.
+    """
     complete = set()
-    read = 0
+    read, last = 0, sum(fresh.values()) if is_cut else limit
     for partition, count in fresh.items():
         read += count
-        if count < lane_limit and read < limit:
+        if count < lane_limit and read < min(last, limit):
             complete.add(partition)
     return frozenset(complete)
 
 
 def _by_time(row: Any) -> tuple[datetime, int]:
-    return row[17], row[0]
+    # A time that is due and out of range lies before all others.
+    return row[17] or _LONG_AGO, row[0]
 
 
 def _by_id(message: Message) -> int:
     return message.id
 
 
+def _by_row_id(row: Any) -> int:
+    id_: int = row[0]
+    return id_
+
+
 # --- the fence, and outcomes as columns ---
 
 
 def _fence_parameters(fence: Fence) -> tuple[object, ...]:
-    return fence.relay_id, fence.destination, list(fence.epochs), list(fence.epochs.values())
+    # Everybody locks lanes in the same order.
+    lanes = sorted(fence.epochs)
+    return fence.relay_id, fence.destination, lanes, [fence.epochs[lane] for lane in lanes]
 
 
 def _check_fence(fence: Fence, passed: Iterable[Any]) -> None:
@@ -504,13 +628,14 @@ def _check_fence(fence: Fence, passed: Iterable[Any]) -> None:
         raise Fenced(fence.destination, lost)
 
 
-def _failure_columns(failures: Iterable[FailedOutcome]) -> tuple[list[object], ...]:
+def _failure_columns(settlement: Settlement) -> tuple[list[object], ...]:
     rows = [
         (
             outcome.message_id, outcome.state.value, None if outcome.waits is None else outcome.waits.value,
-            outcome.attempts, outcome.error, outcome.delay, outcome.detail, outcome.action,
+            outcome.attempts, outcome.error, outcome.delay, outcome.detail, outcome.action, outcome.forward_to,
+            settlement.message_ids.get(outcome.message_id),
         )
-        for outcome in failures
+        for outcome in settlement.failures
     ]  # fmt: skip
     return tuple(list(column) for column in zip(*rows, strict=True))
 
@@ -531,11 +656,17 @@ def _registry_from_rows(rows: Sequence[Any]) -> Registry:
 
 
 def _relay_from_row(row: Sequence[Any]) -> RelayInfo:
-    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at = row
+    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease = row
     return RelayInfo(
-        relay_id=relay_id, service=service, host=host, pid=pid, version=version, destinations=destinations,
-        reachable=reachable, asleep=asleep, started_at=started_at, expires_at=expires_at,
+        relay_id=relay_id, service=service, host=host, pid=pid, version=version,
+        destinations=_to_texts(destinations), reachable=_to_texts(reachable), asleep=asleep,
+        started_at=started_at or NO_TIME, expires_at=expires_at or NO_TIME, lease=lease,
     )  # fmt: skip
+
+
+def _to_texts(stored: Sequence[Any]) -> list[str]:
+    """Return the texts of an array, which may have null and more dimensions among them."""
+    return [text for text in stored if isinstance(text, str)]
 
 
 def _by_relay_id(relay: RelayInfo) -> UUID:

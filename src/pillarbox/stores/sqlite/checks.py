@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 import msgspec
 
 from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.errors import StoreError
+from pillarbox.stores.catalog import IdCounter
 from pillarbox.stores.sqlite.connection import Database, Synchronous
 
 __all__ = ["SqliteFacts", "build_findings", "read_facts"]
@@ -33,14 +36,22 @@ class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes on its disk that this user may fill."""
     log_size: int = 0
     """Bytes of the `-wal` file."""
+    open_to_others: str = ""
+    """What every user of this machine may do with the file, such as `read and write`."""
+    counter: IdCounter = IdCounter()
 
 
 async def read_facts(database: Database) -> SqliteFacts:
     """Read the facts in a thread: a file system may be slow to answer."""
-    return await asyncio.to_thread(_read_facts, database)
+    try:
+        ((last, highest),) = await database.query("inspect_counter")
+        counter = IdCounter(last=last, highest=highest)
+    except StoreError:  # it is not open, or its tables are not there: that is told elsewhere
+        counter = IdCounter()
+    return await asyncio.to_thread(_read_facts, database, counter)
 
 
-def _read_facts(database: Database) -> SqliteFacts:
+def _read_facts(database: Database, counter: IdCounter) -> SqliteFacts:
     log = database.path.with_name(f"{database.path.name}-wal")
     disk = os.statvfs(database.path)
     return SqliteFacts(
@@ -48,7 +59,18 @@ def _read_facts(database: Database) -> SqliteFacts:
         synchronous=database.synchronous,
         free=disk.f_bavail * disk.f_frsize,
         log_size=log.stat().st_size if log.exists() else 0,
+        open_to_others=_describe_others(database.path),
+        counter=counter,
     )
+
+
+def _describe_others(path: Path) -> str:
+    """Describe what users who are neither the owner nor in the group may do with the file. A closed folder ends it."""
+    path = path.resolve()
+    if os.name != "posix" or any(not folder.stat().st_mode & stat.S_IXOTH for folder in path.parents):
+        return ""
+    mode = path.stat().st_mode
+    return " and ".join(word for word, bit in (("read", stat.S_IROTH), ("write", stat.S_IWOTH)) if mode & bit)
 
 
 def build_findings(
@@ -59,6 +81,12 @@ def build_findings(
         *_check_durability(facts),
         *_check_space(facts, little_space, no_space),
         *_check_log(facts, long_log),
+        *_check_rights(facts),
+        *facts.counter.list_findings(
+            code="sqlite.ids-behind",
+            fix=f"Stop the writers, and run update sqlite_sequence set seq = {facts.counter.highest} "
+            "where name = 'pillarbox_outbox', with your prefix.",
+        ),
     ]
 
 
@@ -95,4 +123,16 @@ def _check_log(facts: SqliteFacts, long_log: int) -> Iterator[Finding]:
             why="Some reader has not finished for a long time, so the log cannot be shortened: reads become slow and "
             "the disk fills.",
             fix="Find the connection that keeps a transaction open, and end it.",
+        )
+
+
+def _check_rights(facts: SqliteFacts) -> Iterator[Finding]:
+    if facts.open_to_others:
+        yield Finding(
+            code="sqlite.open-to-others",
+            severity=Severity.WARNING,
+            what=f"Every user of this machine may {facts.open_to_others} {facts.path}.",
+            why="The file holds the payloads of all messages, and whoever writes into it makes relays send messages.",
+            fix="Take the rights of others away with chmod o-rwx, from the -wal and -shm files beside it too. Several "
+            "accounts can share it by a group.",
         )

@@ -16,11 +16,21 @@ from typing import Any, Final, Literal, TypeVar
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.store import Selection
-from pillarbox.errors import ConfigError, PillarboxError, SchemaMissing, StoreError, StoreUnavailable
+from pillarbox.errors import (
+    ConfigError,
+    PillarboxError,
+    SchemaMissing,
+    StoreBusy,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from pillarbox.message import Names
+from pillarbox.redaction import redact_line
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sync_sql.database import SelectionParameters
 from pillarbox.stores.sync_sql.rows import encode_json, to_microseconds
+from pillarbox.stores.unreadable import is_text
 
 __all__ = ["Database", "Synchronous", "Transaction", "build_statements", "map_errors"]
 
@@ -31,17 +41,23 @@ Synchronous = Literal["full", "normal"]
 _OLDEST_SQLITE: Final = (3, 35)
 _CACHED_STATEMENTS: Final = 256
 _RETRY_INTERVAL: Final = 0.01
+_RANDOM: Final = "abs(random() % 4503599627370496)"
+"""A number below 2^52."""
+_NOT_UTF8: Final = "Could not decode to UTF-8"
 _LIST: Final = re.compile(r"\bin (:\w+)")
 _EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 
 _PRIMARY_CODE: Final = 0xFF
 """The low byte of a result code is its family."""
-_LOCKED: Final = (StoreUnavailable, "{path} stayed locked by another writer ({error}): look for a long transaction.")
+_LOCKED: Final = (StoreBusy, "{path} stayed locked by another writer ({error}): look for a long transaction.")
 _UNWRITABLE: Final = (
     StoreUnavailable,
     "{path} cannot be written ({error}): check the rights on the file and its folder.",
 )
-_BROKEN: Final = (StoreUnavailable, "{path} cannot be used now ({error}): check the disk; it will be tried again.")
+_BROKEN: Final = (StoreBusy, "{path} cannot be used now ({error}): check the disk; it will be tried again.")
+_REFUSED: Final = (StoreRefused, "SQLite refused it ({error}).")
+_NOT_THE_ROW: Final = ("no such", "near ", "incomplete input", "unrecognized token", "ambiguous", "cannot ", "no query")
+"""Beginnings of general errors that lie in the statement or the schema. All others lie in the values."""
 _ERRORS: Final[Mapping[int, tuple[type[PillarboxError], str]]] = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
@@ -52,6 +68,10 @@ _ERRORS: Final[Mapping[int, tuple[type[PillarboxError], str]]] = {
     sqlite3.SQLITE_IOERR: _BROKEN,
     sqlite3.SQLITE_NOMEM: _BROKEN,
     sqlite3.SQLITE_PROTOCOL: _BROKEN,
+    sqlite3.SQLITE_INTERRUPT: _BROKEN,
+    sqlite3.SQLITE_CONSTRAINT: _REFUSED,
+    sqlite3.SQLITE_TOOBIG: _REFUSED,
+    sqlite3.SQLITE_MISMATCH: _REFUSED,
     sqlite3.SQLITE_NOTADB: (ConfigError, "{path} is not an SQLite database: correct the path."),
     sqlite3.SQLITE_CORRUPT: (StoreError, "{path} is damaged ({error}): restore it from a backup."),
 }
@@ -64,7 +84,7 @@ def build_statements(names: Names) -> Statements:
 
 def _translate(sql: str) -> str:
     """Take each list as one JSON value: SQLite binds no lists."""
-    return _LIST.sub(r"in (select value from json_each(\1))", sql)
+    return _LIST.sub(r"in (select value from json_each(\1))", sql).replace("/* random */", _RANDOM)
 
 
 class Database:
@@ -121,6 +141,12 @@ class Database:
     async def write_relaxed(self, work: Callable[[Transaction], T]) -> T:
         """Run work in a write transaction that does not wait for the disk: losing it costs only a repeat."""
         return await self._run_in_thread(self._transaction, "begin immediate", "normal", work)
+
+    # One connection in one thread: its calls wait for each other, and a file drops no connection.
+    write_heartbeat = write_relaxed
+
+    def limit_answers(self, *, lease: timedelta) -> None:
+        """Do nothing: the busy timeout is the limit."""
 
     async def _run_in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         if self._thread is None:
@@ -189,10 +215,24 @@ class Transaction:
 
     def query(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
         if selection is None:
-            return self._connection.execute(self._statements[name], self._bind(values)).fetchall()
-        parameters = SelectionParameters(fold_function="casefolded", fold=str.casefold)
+            return self._fetch(self._statements[name], self._bind(values))
+        parameters = SelectionParameters(fold_column="casefolded(cast({} as blob))", fold=str.casefold)
         sql = self._statements.fill(name, parameters.build_conditions(selection))
-        return self._connection.execute(sql, self._bind({**values, **parameters.values})).fetchall()
+        return self._fetch(sql, self._bind({**values, **parameters.values}))
+
+    def _fetch(self, sql: str, values: Mapping[str, object]) -> list[Any]:
+        """Return the rows. Text that is no UTF-8 comes with stand-ins for its bytes, and stops no other row."""
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if _NOT_UTF8 not in str(error):
+                raise
+        # The slow way, and only where it is needed: SQLite calls it for every text of every row.
+        self._connection.text_factory = _decode_text
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        finally:
+            self._connection.text_factory = str
 
     def execute(self, name: str, values: Mapping[str, object] = {}) -> int:
         return self._connection.execute(self._statements[name], self._bind(values)).rowcount
@@ -200,6 +240,9 @@ class Transaction:
     def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
         """Encode lists as the JSON that `json_each` takes apart again."""
         bound = {name: encode_json(value) if type(value) is list else value for name, value in values.items()}
+        for name, value in bound.items():
+            if type(value) is str and not is_text(value):
+                bound[name] = value.encode("utf-8", "surrogateescape")  # as it came from the file
         return {**bound, "now": self.now}
 
 
@@ -231,9 +274,13 @@ def _switch_to_wal(connection: sqlite3.Connection, *, until: float) -> str:
             return mode
 
 
-def _casefold(text: str | None) -> str | None:
-    """Remove letter case in every alphabet: SQLite's own `lower` handles ASCII only."""
-    return None if text is None else text.casefold()
+def _decode_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _casefold(text: bytes | None) -> str | None:
+    """Remove letter case in every alphabet: SQLite's own `lower` handles ASCII only. Takes bytes, which may be any."""
+    return None if text is None else text.decode("utf-8", "replace").casefold()
 
 
 @contextmanager
@@ -243,13 +290,18 @@ def map_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _map_error(error, path) from error
+    except (OverflowError, UnicodeError) as error:  # the driver cannot even bind the value
+        raise StoreRefused(f"SQLite cannot take a value ({redact_line(str(error))}).") from error
 
 
 def _map_error(error: sqlite3.Error, path: Path) -> PillarboxError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
+    reason = redact_line(str(error))
     if code in _ERRORS:
         kind, sentence = _ERRORS[code]
-        return kind(sentence.format(path=path, error=error))
+        return kind(sentence.format(path=path, error=reason))
     if str(error).startswith("no such table"):
-        return SchemaMissing(f"A table is missing in {path} ({error}): run `pillarbox schema install`.")
-    return StoreError(f"SQLite refused it ({type(error).__name__}: {error}).")
+        return SchemaMissing(f"A table is missing in {path} ({reason}): run `pillarbox schema install`.")
+    is_refused = code == sqlite3.SQLITE_ERROR and not str(error).startswith(_NOT_THE_ROW)
+    kind = StoreRefused if is_refused and isinstance(error, sqlite3.OperationalError) else StoreError
+    return kind(f"SQLite refused it ({type(error).__name__}: {reason}).")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from pillarbox.errors import SchemaMissing, SchemaMixed
 from pillarbox.message import TABLES, Names
-from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs, normalize_sql
+from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs, normalize_sql
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
@@ -23,7 +24,7 @@ from pillarbox.stores.migrations import (
     plan_install,
     plan_upgrade,
 )
-from pillarbox.stores.sqlite.connection import map_errors
+from pillarbox.stores.sqlite.connection import build_statements, map_errors
 from pillarbox.stores.urls import StoreUrl, check_sqlite_url
 
 __all__ = ["SqliteSchema", "split_statements"]
@@ -78,20 +79,31 @@ class SqliteSchema:
         with self._open() as connection:
             check_version(_read_version(connection, self._names), latest=len(self._migrations))
             found = _read_catalog(connection, self._names)
+            last, highest = connection.execute(build_statements(self._names)["inspect_counter"]).fetchone()
+        counter = IdCounter(last=last, highest=highest)
         with closing(_connect(":memory:")) as scratch:
             _apply(scratch, build_plan(self._migrations, current=0, target=len(self._migrations)), self._names)
-            return compare_catalogs(expected=_read_catalog(scratch, self._names), found=found)
+            expected = _read_catalog(scratch, self._names)
+            return (*compare_catalogs(expected=expected, found=found), *counter.list_differences())
 
     @contextmanager
     def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
         if not create and not self._path.exists():
             raise SchemaMissing(f"There is no file {self._path}; run `pillarbox schema install`.")
+        if create:
+            _create_file(self._path)
         mode = "rwc" if create else "rw"
         with (
             map_errors(self._path),
             closing(_connect(f"{self._path.absolute().as_uri()}?mode={mode}")) as connection,
         ):
             yield connection
+
+
+def _create_file(path: Path) -> None:
+    """Create the file, for its owner alone, if there is none. SQLite gives `-wal` and `-shm` the same rights."""
+    with suppress(OSError):  # it is there, or SQLite will say why it cannot be
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def split_statements(script: str) -> Iterator[str]:

@@ -14,13 +14,13 @@ import msgspec
 
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.finding import Finding
-from pillarbox.contracts.store import Cursor, ReadResult, StoreFeatures, Wakeups
+from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import Message, Names
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sqlite.checks import SqliteFacts, build_findings, read_facts
 from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
-from pillarbox.stores.sync_sql.batch import find_complete_lanes, select_batch
+from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 
@@ -67,12 +67,18 @@ class SqliteStore(SyncSqlStore[Database]):
         super().__init__(database, name=self.features.name, keep=keep)
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        cursor: Cursor | None,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
         def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
             valid = cursor if cursor is not None and cursor.session is tx.session else Cursor(session=tx.session)
             low = {partition: valid.low.get(partition, 0) for partition in partitions}
-            ids, ends = _select_fresh(tx, destination, low, limit=limit, skip=valid.skip)
+            ids, ends = _select_fresh(tx, destination, low, limit=limit, max_bytes=max_bytes, skip=valid.skip)
             rows = tx.query("read", {"ids": ids}) if ids else []
             return rows, _advance(valid, rows, ends), frozenset(ends)
 
@@ -81,9 +87,18 @@ class SqliteStore(SyncSqlStore[Database]):
         return ReadResult(messages_from_rows(rows), advanced, complete)
 
     async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = ()
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        limit: int,
+        skip: Sequence[int] = (),
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
-        values = {"destination": destination, "partitions": list(partitions), "limit": limit, "skip": list(skip)}
+        values = {
+            "destination": destination, "partitions": list(partitions), "limit": limit, "skip": list(skip),
+            "max_bytes": max_bytes,
+        }  # fmt: skip
         return messages_from_rows(await self._database.query("read_due", values))
 
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
@@ -102,7 +117,7 @@ class SqliteStore(SyncSqlStore[Database]):
 
 
 def _select_fresh(
-    tx: Transaction, destination: str, low: dict[int, int], *, limit: int, skip: Sequence[str]
+    tx: Transaction, destination: str, low: dict[int, int], *, limit: int, max_bytes: int, skip: Sequence[str]
 ) -> tuple[list[int], dict[int, int]]:
     """Go in rounds over the lanes that may have more, until there are enough ids; return them and the complete lanes.
 
@@ -110,15 +125,19 @@ def _select_fresh(
     """
     chosen: list[int] = []
     complete: dict[int, int] = {}
+    lanes: dict[int, int] = {}
     while low and len(chosen) < limit:
         room = limit - len(chosen)
         share = max(1, room // len(low))
         ahead, ends = _read_ahead(tx, {"destination": destination, "limit": 2 * share, "skip": list(skip)}, low)
         batch = select_batch(list(ahead.values()), floor=max(1, share // 2), limit=room)
+        lanes |= {id_: partition for partition, ids in ahead.items() for id_ in ids}
         low = {partition: ids[-1] for partition, ids in ahead.items() if len(ids) == 2 * share}
         complete |= {p: ends[p] for p in find_complete_lanes(ahead.keys() - low.keys(), ahead, set(batch))}
         chosen += batch
-    return chosen, complete
+    fitting = cut_batch(tx, chosen, max_bytes)
+    cut = {lanes[id_] for id_ in chosen[len(fitting) :]}
+    return fitting, {partition: end for partition, end in complete.items() if partition not in cut}
 
 
 def _read_ahead(

@@ -1,10 +1,14 @@
-"""Batch selection: which of the ids that lie ahead in several lanes one read takes. Pure."""
+"""Batch selection: which of the ids that lie ahead in several lanes one read takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["find_complete_lanes", "select_batch"]
+from pillarbox.contracts.store import NO_BYTE_LIMIT
+from pillarbox.stores.rules import cut_sizes
+from pillarbox.stores.sync_sql.database import Transaction
+
+__all__ = ["cut_batch", "find_complete_lanes", "select_batch"]
 
 
 def select_batch(lanes: Sequence[Sequence[int]], *, floor: int, limit: int) -> list[int]:
@@ -21,3 +25,11 @@ def select_batch(lanes: Sequence[Sequence[int]], *, floor: int, limit: int) -> l
 def find_complete_lanes(lanes: Iterable[int], ahead: Mapping[int, Sequence[int]], batch: set[int]) -> set[int]:
     """Return the lanes of which nothing is left ahead. A batch takes beginnings, so the last id of a lane decides."""
     return {partition for partition in lanes if not ahead[partition] or ahead[partition][-1] in batch}
+
+
+def cut_batch(tx: Transaction, ids: Sequence[int], max_bytes: int) -> list[int]:
+    """Return the ids up to the one whose payload brings the sum to `max_bytes`: of each lane still a beginning."""
+    if not ids or max_bytes == NO_BYTE_LIMIT:
+        return list(ids)
+    sizes = dict(tx.query("sizes", {"ids": list(ids)}))
+    return cut_sizes([(id_, sizes.get(id_, 0)) for id_ in ids], max_bytes)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from uuid import UUID
 
 from pillarbox.contracts.store import (
+    Action,
     Claim,
     FailedOutcome,
     Fence,
@@ -15,7 +17,7 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.errors import Fenced
 from pillarbox.message import State, Waits
-from pillarbox.stores.rules import Keep, add_strikes, group_by_strikes
+from pillarbox.stores.rules import Keep, add_strikes, attach_messages, group_by_strikes
 from pillarbox.stores.sync_sql.database import Transaction
 from pillarbox.stores.sync_sql.rows import (
     StoredClaim,
@@ -25,26 +27,30 @@ from pillarbox.stores.sync_sql.rows import (
     to_duration,
 )
 
-__all__ = ["record_claim", "release_lanes", "settle", "take_lanes"]
+__all__ = ["free_messages", "read_recovered", "record_claim", "release_lanes", "settle", "take_lanes"]
 
 
-def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Sequence[int]) -> None:
-    """Record a batch as claimed, and park messages, if the fence holds."""
+def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Sequence[int]) -> Mapping[int, int]:
+    """Record a batch as claimed, and park messages, if the fence holds; return the revisions of the lanes."""
     # Lanes are locked before claims and messages, here as in `take_lanes`: one order, no deadlock.
-    _check_fence(tx, fence)
+    revisions = _check_fence(tx, fence)
     if claim.message_ids:
         tx.execute("claim", _claim_values(str(fence.relay_id), claim))
     if park:
         tx.execute("park", _lane_values(fence) | {"ids": list(park)})
+    return revisions
 
 
-def settle(tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep) -> None:
-    """Record outcomes and take their ids out of the claims, if the fence holds."""
+def settle(tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep, renumbers: bool = False) -> None:
+    """Record outcomes and take their ids out of the claims, if the fence holds.
+
+    With `renumbers`, a delivered message whose id history has already is closed under another one.
+    """
     _check_fence(tx, fence)
     if settlement.delivered:
-        _deliver(tx, fence, settlement.delivered, keep=keep)
+        _deliver(tx, fence, settlement.delivered, settlement.message_ids, keep=keep, renumbers=renumbers)
     if settlement.failures:
-        _record_failures(tx, fence, settlement.failures)
+        _record_failures(tx, fence, settlement.failures, settlement.message_ids)
     relay_id = str(fence.relay_id)
     if settlement.finished:
         tx.execute("claims_finish", {"relay_id": relay_id, "numbers": list(settlement.finished)})
@@ -55,15 +61,22 @@ def settle(tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep)
         _trim_claims(tx, touched, keep=lambda id_: id_ not in settled)
 
 
-def _check_fence(tx: Transaction, fence: Fence) -> None:
-    """Raise `Fenced` for lanes of others. The statement locks the lanes: the answer stays true until the commit."""
-    owned = {
-        partition: epoch
-        for partition, relay_id, epoch in tx.query("fence", _lane_values(fence))
-        if relay_id == str(fence.relay_id)
-    }
+def _check_fence(tx: Transaction, fence: Fence) -> Mapping[int, int]:
+    """Raise `Fenced` for lanes of others, or return the revisions of the lanes.
+
+    The statement locks the lanes: the answer stays true until the commit.
+    """
+    rows = tx.query("fence", _lane_values(fence))
+    owned = {partition: epoch for partition, relay_id, epoch, _ in rows if relay_id == str(fence.relay_id)}
     if lost := {partition for partition, epoch in fence.epochs.items() if owned.get(partition) != epoch}:
         raise Fenced(fence.destination, lost)
+    return {partition: revision for partition, _, _, revision in rows}
+
+
+def free_messages(tx: Transaction, messages: Collection[int]) -> None:
+    """Take messages that an operator changes out of the claims of relays that are gone: no takeover may find them."""
+    claims = [claim_from_row(row) for row in tx.query("gone_claims")] if messages else []
+    _trim_claims(tx, claims, keep=lambda id_: id_ not in messages)
 
 
 def _lane_values(fence: Fence) -> dict[str, object]:
@@ -83,28 +96,66 @@ def _claim_values(relay_id: str, claim: Claim) -> dict[str, object]:
     }
 
 
-def _deliver(tx: Transaction, fence: Fence, ids: Sequence[int], *, keep: Keep) -> None:
-    values = _lane_values(fence) | {"ids": list(ids), "keep": keep}
+def _deliver(
+    tx: Transaction, fence: Fence, ids: Sequence[int], sent: Mapping[int, UUID], *, keep: Keep, renumbers: bool
+) -> None:
+    lanes = _lane_values(fence)
+    message_ids = [str(sent[id_]) for id_ in ids if id_ in sent]
+    values = lanes | {
+        "ids": list(ids),
+        "message_ids": message_ids,
+        "unchecked": not sent,
+        "keep": keep,
+        "renumbers": renumbers,
+    }
+    closed = _close_delivered(tx, values, keep=keep)
+    if sent and closed < len(ids):
+        # A few may be written in another way, or may be no ids at all: those are compared here.
+        rows = tx.query("read_message_ids", values)
+        left = [id_ for id_, message_id in rows if _is_sent(message_id, sent.get(id_))]
+        if left:
+            _close_delivered(tx, values | {"ids": left, "unchecked": True}, keep=keep)
+
+
+def _close_delivered(tx: Transaction, values: Mapping[str, object], *, keep: Keep) -> int:
     tx.execute("journal_drop_delivered" if keep == "off" else "keep_delivered", values)
-    tx.execute("close_delivered", values)
+    return tx.execute("close_delivered", values)
 
 
-def _record_failures(tx: Transaction, fence: Fence, failures: Sequence[FailedOutcome]) -> None:
+def _is_sent(message_id: object, sent: UUID | None) -> bool:
+    """Return whether a row has the message that was sent. An id that is no UUID cannot be compared."""
+    try:
+        return sent is None or UUID(str(message_id)) == sent
+    except ValueError:
+        return True
+
+
+def _record_failures(
+    tx: Transaction, fence: Fence, failures: Sequence[FailedOutcome], sent: Mapping[int, UUID]
+) -> None:
     """Close each message or let it wait. The journal gets an entry only where something changed."""
     lanes = _lane_values(fence)
     ids = [failure.message_id for failure in failures]
     message_ids = dict(tx.query("read_message_ids", lanes | {"ids": ids}))
     for failure in failures:
+        id_ = failure.message_id
+        if id_ not in message_ids or not _is_sent(message_ids[id_], sent.get(id_)):
+            continue
         values = lanes | _failure_values(failure)
         if failure.state is State.PENDING:
             changed = tx.execute("failure_wait", values)
+        elif failure.forward_to is not None:
+            changed = tx.execute("failure_forward", values)
         else:
             tx.execute("failure_keep", values)
             changed = tx.execute("failure_close", values)
         action = failure.action
         if changed and action is not None:
-            entry = {"message_id": message_ids[failure.message_id], "action": action.value}
+            entry = {"message_id": message_ids[id_], "action": action.value}
             tx.execute("journal_failure", values | entry)
+            if failure.forward_to is not None:
+                by = {"action": Action.REDRIVEN.value, "by": values["relay_id"], "reason": None}
+                tx.execute("journal_note", values | entry | by)
 
 
 def _failure_values(failure: FailedOutcome) -> dict[str, object]:
@@ -117,6 +168,7 @@ def _failure_values(failure: FailedOutcome) -> dict[str, object]:
         "error": _to_valid_text(failure.error),
         "delay": to_duration(failure.delay or timedelta(0)) if waits_for_time else None,
         "detail": _to_valid_text(failure.detail),
+        "forward_to": failure.forward_to,
     }
 
 
@@ -133,38 +185,50 @@ def take_lanes(
     partitions: Sequence[int],
     lease: timedelta,
     claim_number: int,
-) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
-    """Own those of the lanes that are free, and recover what their dead owners had claimed.
+) -> tuple[Sequence[Lane], Sequence[Claim]]:
+    """Own those of the lanes that are free, and recover what their dead owners had claimed. The lanes' rows exist.
 
-    The lanes stay locked to the end: no other relay takes them, or claims or settles in them, meanwhile.
+    The lanes stay locked to the end: no other relay takes them, or claims or settles in them, meanwhile. No message is
+    read here: a relay that freezes while it receives them would keep the locks. `read_recovered` reads them.
     """
     lanes = {"relay_id": relay_id, "destination": destination, "partitions": list(partitions)}
-    tx.execute("lanes_create", lanes)  # a row that does not exist cannot be locked
     owners: dict[int, str | None] = dict(tx.query("lanes_free", lanes | {"lease": to_duration(lease)}))
     if not owners:
         return (), ()
     free = lanes | {"partitions": sorted(owners)}
     tx.execute("lanes_take", free)
-    taken = [Lane(destination, partition, epoch) for partition, _, epoch in sorted(tx.query("fence", free))]
+    taken = [
+        Lane(destination, partition, epoch, revision)
+        for partition, _, epoch, revision in sorted(tx.query("fence", free))
+    ]
     dead = {owner for owner in owners.values() if owner is not None and owner != relay_id}
-    claims = _read_claims(tx, [*dead, relay_id])
+    claims = _read_claims(tx, [*dead, relay_id], name="claims_lock")
     recovered = _recover_claims(tx, relay_id, claims, free, claim_number=claim_number)
-    tx.execute("relays_remove", {"relay_ids": sorted(dead)})
+    gone = [row[0] for row in tx.query("relays_lock", {"relay_ids": sorted(dead)})]
+    tx.execute("relays_remove", {"relay_ids": gone})
     return taken, recovered
+
+
+def read_recovered(tx: Transaction, lanes: Sequence[Lane], claims: Sequence[Claim]) -> Sequence[RecoveredClaim]:
+    """Read the messages of claims that were taken over with these lanes."""
+    values = {
+        "destination": lanes[0].destination, "partitions": [lane.partition for lane in lanes],
+        "ids": [message_id for claim in claims for message_id in claim.message_ids],
+    }  # fmt: skip
+    return attach_messages(claims, messages_from_rows(tx.query("claimed_messages", values)))
 
 
 def _recover_claims(
     tx: Transaction, relay_id: str, claims: Sequence[StoredClaim], lanes: Mapping[str, object], *, claim_number: int
-) -> Sequence[RecoveredClaim]:
+) -> Sequence[Claim]:
     """Move what is claimed in these lanes into claims of this relay, with one strike more."""
     strikes = add_strikes((claim.strikes, claim.message_ids) for claim in claims)
-    messages = messages_from_rows(tx.query("claimed_messages", {**lanes, "ids": list(strikes)}))
-    moved = {message.id for message in messages}
-    _trim_claims(tx, claims, keep=lambda id_: id_ not in moved)
-    recovered = group_by_strikes(messages, strikes, claim_number=claim_number)
-    for one in recovered:
-        values = _claim_values(relay_id, one.claim)
-        tx.execute("claims_recover", values | {"strikes": one.claim.strikes - 1})
+    moved = sorted(row[0] for row in tx.query("ids_in_lanes", {**lanes, "ids": list(strikes)}))
+    gone = set(moved)
+    _trim_claims(tx, claims, keep=lambda id_: id_ not in gone)
+    recovered = group_by_strikes(moved, strikes, claim_number=claim_number)
+    for claim in recovered:
+        tx.execute("claims_recover", _claim_values(relay_id, claim) | {"strikes": claim.strikes - 1})
     return recovered
 
 
@@ -185,8 +249,8 @@ def release_lanes(tx: Transaction, fence: Fence) -> None:
     _trim_claims(tx, claims, keep=lambda id_: id_ not in gone)
 
 
-def _read_claims(tx: Transaction, relay_ids: Iterable[str]) -> list[StoredClaim]:
-    return [claim_from_row(row) for row in tx.query("relay_claims", {"relay_ids": list(relay_ids)})]
+def _read_claims(tx: Transaction, relay_ids: Iterable[str], *, name: str = "relay_claims") -> list[StoredClaim]:
+    return [claim_from_row(row) for row in tx.query(name, {"relay_ids": list(relay_ids)})]
 
 
 def _trim_claims(tx: Transaction, claims: Iterable[StoredClaim], *, keep: Callable[[int], bool]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -54,16 +54,22 @@ class Database(Protocol):
     async def write_relaxed(self, work: Callable[[Transaction], T]) -> T:
         """Run work in a write transaction that need not wait for the disk: losing it costs only a repeat."""
 
+    async def write_heartbeat(self, work: Callable[[Transaction], T]) -> T:
+        """Run work as `write_relaxed` does, and wait for no other call where the database serves several at once."""
+
+    def limit_answers(self, *, lease: timedelta) -> None:
+        """Wait for answers at most so long that a connection which was dropped silently is replaced within a lease."""
+
 
 class SelectionParameters:
     """Named parameters that collect the values of a selection: a `Binder`.
 
-    `fold_function` is the SQL function that removes letter case, `fold` the same in Python.
+    `fold_column` is the SQL that removes letter case from the column `{}`, `fold` does the same in Python.
     """
 
-    def __init__(self, *, fold_function: str, fold: Callable[[str], str]) -> None:
+    def __init__(self, *, fold_column: str, fold: Callable[[str], str]) -> None:
         self.values: dict[str, object] = {}
-        self._fold_function = fold_function
+        self._fold_column = fold_column
         self._fold = fold
 
     def build_conditions(self, selection: Selection) -> str:
@@ -80,7 +86,7 @@ class SelectionParameters:
         return f"{column} in {self.value(list(values))}"
 
     def contains(self, column: str, text: str) -> str:
-        return f"instr({self._fold_function}({column}), {self.value(self._fold(text))}) > 0"
+        return f"instr({self._fold_column.format(column)}, {self.value(self._fold(text))}) > 0"
 
 
 def _to_stored(value: object) -> object:

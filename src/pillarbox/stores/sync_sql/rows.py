@@ -11,6 +11,7 @@ import msgspec
 
 from pillarbox.contracts.store import Count, InboxFailure, JournalEntry, OpenClaim, Pause, RelayInfo
 from pillarbox.message import Kind, Message, State, Waits
+from pillarbox.stores.unreadable import MAX_ATTEMPTS, NO_ID, NO_TIME, clean_text, is_sound, is_text, rescue_message
 
 __all__ = [
     "StoredClaim",
@@ -24,12 +25,14 @@ __all__ = [
     "journal_entry_from_row",
     "messages_from_rows",
     "open_claim_from_row",
+    "parse_uuid_or_none",
     "pause_from_row",
     "relay_from_row",
     "relay_values",
     "stored_message_from_row",
     "to_duration",
     "to_microseconds",
+    "to_time",
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,10 +84,27 @@ def _parse_uuid(stored: str) -> UUID:
         return UUID(stored)
 
 
+def parse_uuid_or_none(stored: Any) -> UUID | None:
+    """Parse a message id of the journal. That of an unreadable row need not be a UUID."""
+    try:
+        return _parse_uuid(stored)
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
 def messages_from_rows(rows: Iterable[Sequence[Any]]) -> list[Message]:
-    """Decode open rows, in the order of the table's columns."""
-    return [
-        Message(
+    """Decode open rows, in the order of the table's columns. One that cannot be read says so in `unreadable`."""
+    return [_message_from_row(row) for row in rows]
+
+
+def _message_from_row(row: Sequence[Any]) -> Message:
+    try:
+        (
+            id_, message_id, destination, partition, kind, type_, topic, key, payload, content_type, headers, source,
+            subject, correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error,
+            status_at,
+        ) = row  # fmt: skip
+        message = Message(
             id_, _parse_uuid(message_id), destination, partition, _KINDS[kind], type_, topic, key, payload,
             content_type, _NO_HEADERS if headers is None else _decode_headers(headers),
             source, subject, correlation_id, causation_id,
@@ -93,24 +113,47 @@ def messages_from_rows(rows: Iterable[Sequence[Any]]) -> list[Message]:
             _WAITS[waits], attempts,
             # The two times of a fresh message are equal: one decoding is enough.
             last_error, created if status_at == created_at else from_microseconds(status_at),
-        )
-        for (
-            id_, message_id, destination, partition, kind, type_, topic, key, payload, content_type, headers, source,
-            subject, correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error,
-            status_at,
-        ) in rows
-    ]  # fmt: skip
+        )  # fmt: skip
+        if is_sound(message) and (last_error is None or is_text(last_error)):
+            return message
+    except Exception:  # noqa: S110 - whatever it is, the reason is found below
+        pass
+    return _rescue(row)
 
 
 def stored_message_from_row(row: Sequence[Any]) -> Message:
     """Decode a row of any state: the columns of an open row, then the state. The payload may not have been kept."""
-    return Message(
-        row[0], _parse_uuid(row[1]), row[2], row[3], _KINDS[row[4]], row[5], row[6], row[7], row[8] or b"", row[9],
-        _NO_HEADERS if row[10] is None else _decode_headers(row[10]),
-        row[11], row[12], row[13], row[14], from_microseconds(row[15]), from_microseconds(row[16]),
-        None if row[17] is None or row[17] == _NEVER else from_microseconds(row[17]), _WAITS[row[18]], row[19], row[20],
-        from_microseconds(row[21]), _STATES[row[22]], row[8] is not None,
-    )  # fmt: skip
+    try:
+        message = Message(
+            row[0], _parse_uuid(row[1]), row[2], row[3], _KINDS[row[4]], row[5], row[6], row[7], row[8] or b"", row[9],
+            _NO_HEADERS if row[10] is None else _decode_headers(row[10]),
+            row[11], row[12], row[13], row[14], from_microseconds(row[15]), from_microseconds(row[16]),
+            None if row[17] is None or row[17] == _NEVER else from_microseconds(row[17]), _WAITS[row[18]], row[19],
+            row[20], from_microseconds(row[21]), _STATES[row[22]], row[8] is not None,
+        )  # fmt: skip
+        if is_sound(message) and (row[20] is None or is_text(row[20])):
+            return message
+    except Exception:  # noqa: S110 - whatever it is, the reason is found below
+        pass
+    return _rescue(row)
+
+
+def _rescue(row: Sequence[Any]) -> Message:
+    never_due = [*row[:17], None, *row[18:]] if row[17] == _NEVER else row
+    return rescue_message(never_due, to_time=from_microseconds, to_uuid=_parse_uuid)
+
+
+def to_time(stored: Any) -> datetime:
+    """Convert a time that may be anything: what is none becomes `NO_TIME`."""
+    try:
+        return from_microseconds(stored)
+    except (TypeError, OverflowError, ValueError):
+        return NO_TIME
+
+
+def _to_text(stored: Any) -> Any:
+    """Convert a text that may be anything; None stays None."""
+    return stored if stored is None else clean_text(stored)
 
 
 class StoredClaim(msgspec.Struct, frozen=True):
@@ -123,16 +166,29 @@ class StoredClaim(msgspec.Struct, frozen=True):
 
 
 def claim_from_row(row: Sequence[Any]) -> StoredClaim:
+    """Decode a claim. One whose ids cannot be read claims nothing: a takeover must not fail for it."""
     relay_id, number, message_ids, strikes = row
-    return StoredClaim(relay_id, number, decode_ids(message_ids), strikes)
+    return StoredClaim(relay_id, number, _to_ids(message_ids), _to_count(strikes))
 
 
 def open_claim_from_row(row: Sequence[Any]) -> OpenClaim:
     relay_id, claimed_at, message_ids, strikes = row
     return OpenClaim(
-        relay_id=UUID(relay_id), claimed_at=from_microseconds(claimed_at), message_ids=decode_ids(message_ids),
-        strikes=strikes,
+        relay_id=parse_uuid_or_none(relay_id) or NO_ID, claimed_at=to_time(claimed_at),
+        message_ids=_to_ids(message_ids), strikes=_to_count(strikes),
     )  # fmt: skip
+
+
+def _to_ids(stored: Any) -> Sequence[int]:
+    """Decode a list of ids that may be anything: what is none is empty."""
+    try:
+        return decode_ids(stored)
+    except (TypeError, ValueError, RecursionError):
+        return []
+
+
+def _to_count(stored: Any) -> int:
+    return stored if type(stored) is int and 0 <= stored <= MAX_ATTEMPTS else 0
 
 
 def relay_values(relay: RelayInfo) -> dict[str, object]:
@@ -144,39 +200,46 @@ def relay_values(relay: RelayInfo) -> dict[str, object]:
     }  # fmt: skip
 
 
-def relay_from_row(row: Sequence[Any]) -> RelayInfo:
-    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at = row
-    return RelayInfo(
-        relay_id=UUID(relay_id), service=service, host=host, pid=pid, version=version,
-        destinations=decode_texts(destinations), reachable=decode_texts(reachable), asleep=bool(asleep),
-        started_at=from_microseconds(started_at), expires_at=from_microseconds(expires_at),
-    )  # fmt: skip
+def relay_from_row(row: Sequence[Any]) -> RelayInfo | None:
+    """Decode a relay's row; None for one that no relay wrote so: it counts as gone, and stops no other."""
+    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease = row
+    try:
+        return RelayInfo(
+            relay_id=UUID(relay_id), service=clean_text(service), host=clean_text(host), pid=int(pid),
+            version=clean_text(version), destinations=decode_texts(destinations), reachable=decode_texts(reachable),
+            asleep=bool(asleep), started_at=to_time(started_at), expires_at=from_microseconds(expires_at),
+            lease=None if lease is None else timedelta(microseconds=lease),
+        )  # fmt: skip
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 def journal_entry_from_row(row: Sequence[Any]) -> JournalEntry:
     message_id, destination, action, at, by, attempt, error, detail = row
     return JournalEntry(
-        message_id=None if message_id is None else UUID(message_id), destination=destination, action=action,
-        at=from_microseconds(at), by=by, attempt=attempt, error=error, detail=detail,
+        message_id=parse_uuid_or_none(message_id), destination=_to_text(destination), action=_to_text(action),
+        at=to_time(at), by=_to_text(by), attempt=None if attempt is None else _to_count(attempt),
+        error=_to_text(error), detail=_to_text(detail),
     )  # fmt: skip
 
 
 def count_from_row(row: Sequence[Any]) -> Count:
     destination, topic, state, due, count, oldest_at = row
     return Count(
-        destination=destination, topic=topic, state=State(state), due=bool(due), count=count,
-        oldest_at=from_microseconds(oldest_at),
+        destination=_to_text(destination), topic=_to_text(topic), state=State(state), due=bool(due), count=count,
+        oldest_at=None if (at := to_time(oldest_at)) is NO_TIME else at,
     )  # fmt: skip
 
 
 def inbox_failure_from_row(row: Sequence[Any]) -> InboxFailure:
     consumer, source, message_id, attempts, error, failed_at, content = row
     return InboxFailure(
-        consumer=consumer, source=source, message_id=message_id, attempts=attempts, error=error,
-        failed_at=from_microseconds(failed_at), content=content,
+        consumer=_to_text(consumer), source=_to_text(source), message_id=_to_text(message_id),
+        attempts=_to_count(attempts), error=_to_text(error), failed_at=to_time(failed_at),
+        content=content if type(content) is bytes else clean_text(content).encode(),
     )  # fmt: skip
 
 
 def pause_from_row(row: Sequence[Any]) -> Pause:
     destination, by, at, reason = row
-    return Pause(destination=destination, by=by, at=from_microseconds(at), reason=reason)
+    return Pause(destination=clean_text(destination), by=clean_text(by), at=to_time(at), reason=clean_text(reason))

@@ -8,7 +8,10 @@ from operator import itemgetter
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
     Action,
     Activity,
     BlockedKey,
@@ -16,6 +19,7 @@ from pillarbox.contracts.store import (
     Claim,
     Count,
     Fence,
+    InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
@@ -29,11 +33,26 @@ from pillarbox.contracts.store import (
     Settlement,
 )
 from pillarbox.durations import FOREVER
+from pillarbox.errors import StoreRefused
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
-from pillarbox.stores.rules import Keep, check_keep, eligible_states, explain_empty_batch
+from pillarbox.stores.rules import (
+    Keep,
+    build_inbox_counts,
+    check_keep,
+    eligible_states,
+    explain_empty_batch,
+    list_purged_statuses,
+)
 from pillarbox.stores.statistics import ROWS_LOOKED_UP, build_sample, mark_truncated, merge_counts
-from pillarbox.stores.sync_sql.claims import record_claim, release_lanes, settle, take_lanes
+from pillarbox.stores.sync_sql.claims import (
+    free_messages,
+    read_recovered,
+    record_claim,
+    release_lanes,
+    settle,
+    take_lanes,
+)
 from pillarbox.stores.sync_sql.database import Database, Transaction
 from pillarbox.stores.sync_sql.rows import (
     count_from_row,
@@ -49,7 +68,9 @@ from pillarbox.stores.sync_sql.rows import (
     stored_message_from_row,
     to_duration,
     to_microseconds,
+    to_time,
 )
+from pillarbox.stores.unreadable import clean_text, is_key_of_lane
 
 __all__ = ["SyncSqlStore"]
 
@@ -99,36 +120,55 @@ class SyncSqlStore(Generic[D]):
     # --- reading what waits ---
 
     async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int
+        self,
+        destination: str,
+        *,
+        partition: int,
+        key: str,
+        after: int,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[Message]:
-        values = {"destination": destination, "partition": partition, "key": key, "after": after, "limit": limit}
+        values = {
+            "destination": destination, "partition": partition, "key": key, "after": after, "limit": limit,
+            "max_bytes": max_bytes,
+        }  # fmt: skip
         return messages_from_rows(await self._database.query("read_key", values))
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         lanes = {"destination": destination, "partitions": list(partitions)}
         rows = await self._database.query("blocked_keys", lanes)
-        return [BlockedKey(partition, key, Waits(front)) for partition, key, front in rows]
+        return [
+            BlockedKey(partition, key, Waits(front), astray=not is_key_of_lane(key, partition))
+            for partition, key, front in rows
+            if isinstance(key, str)
+        ]
 
     async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
         lanes = {"destination": destination, "partitions": list(partitions)}
         ((due,),) = await self._database.query("next_due", lanes)
-        return None if due is None else from_microseconds(due)
+        return None if due is None else to_time(due)
 
     # --- claims ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
-        await self._database.write_relaxed(lambda tx: record_claim(tx, fence, claim, park=park))
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        return await self._database.write_relaxed(lambda tx: record_claim(tx, fence, claim, park=park))
 
     async def settle(self, fence: Fence, settlement: Settlement) -> None:
         for failure in settlement.failures:
             failure.check()
         # A lost delivery costs a repeat, but a lost failure would spend an attempt that nobody knows of.
         write = self._database.write if settlement.failures else self._database.write_relaxed
-        await write(lambda tx: settle(tx, fence, settlement, keep=self._keep))
+        try:
+            await write(lambda tx: settle(tx, fence, settlement, keep=self._keep))
+        except StoreRefused:
+            # History may have one of the ids already. Looking for each would cost every settlement an index probe.
+            await write(lambda tx: settle(tx, fence, settlement, keep=self._keep, renumbers=True))
 
     # --- membership ---
 
     async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        self._database.limit_answers(lease=lease)
         values = relay_values(relay) | {"lease": to_duration(lease)}
         await self._database.write(lambda tx: tx.execute("register", values))
 
@@ -137,15 +177,16 @@ class SyncSqlStore(Generic[D]):
             "relay_id": str(relay_id), "lease": to_duration(lease), "reachable": encode_json(reachable),
             "asleep": asleep,
         }  # fmt: skip
-        return await self._database.write_relaxed(lambda tx: tx.execute("renew", values)) == 1
+        return await self._database.write_heartbeat(lambda tx: tx.execute("renew", values)) == 1
 
     async def registry(self, *, lease: timedelta) -> Registry:
         def work(tx: Transaction) -> Registry:
-            relays = [relay_from_row(row) for row in tx.query("relays_live", {"lease": to_duration(lease)})]
+            rows = tx.query("relays_live", {"lease": to_duration(lease)})
+            relays = [relay for row in rows if (relay := relay_from_row(row)) is not None]
             live = {str(relay.relay_id): relay.relay_id for relay in relays}
             owners: dict[str, dict[int, UUID]] = {}
             for destination, partition, owner in tx.query("lanes_owned"):
-                if owner in live:
+                if owner in live and type(partition) is int:
                     owners.setdefault(destination, {})[partition] = live[owner]
             return Registry(from_microseconds(tx.now), relays, owners)
 
@@ -160,12 +201,19 @@ class SyncSqlStore(Generic[D]):
         lease: timedelta,
         claim_number: int,
     ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
-        def work(tx: Transaction) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        def work(tx: Transaction) -> tuple[Sequence[Lane], Sequence[Claim]]:
             return take_lanes(
                 tx, str(relay_id), destination, partitions=partitions, lease=lease, claim_number=claim_number
             )
 
-        return await self._database.write(work)
+        # A row that does not exist cannot be locked. They are created in a transaction of their own: a relay that
+        # freezes after it must not let others wait for them.
+        new = {"destination": destination, "partitions": list(partitions)}
+        await self._database.write_relaxed(lambda tx: tx.execute("lanes_create", new))
+        lanes, claims = await self._database.write(work)
+        if not claims:
+            return lanes, ()
+        return lanes, await self._database.read(lambda tx: read_recovered(tx, lanes, claims))
 
     async def release(self, fence: Fence) -> None:
         await self._database.write(lambda tx: release_lanes(tx, fence))
@@ -202,9 +250,10 @@ class SyncSqlStore(Generic[D]):
         def work(tx: Transaction) -> BulkResult:
             messages = _find(tx, selection, states=states, limit=limit)
             values = {"ids": [message.id for message in messages if message.payload_kept], "to": to}
-            for name in ("reopen_held", "reopen_closed", "delete_closed"):
+            _note_messages(tx, messages, action, by=by)
+            for name in ("reopen_held", "reopen_anew", "reopen_closed", "delete_closed"):
                 tx.execute(name, values)
-            return _finish(tx, action, selection, messages, by=by)
+            return _finish(tx, action, selection, messages)
 
         return await self._database.write(work)
 
@@ -212,11 +261,12 @@ class SyncSqlStore(Generic[D]):
         states = eligible_states(Action.DISCARDED, selection)
 
         def work(tx: Transaction) -> BulkResult:
-            messages = _find(tx, selection, states=states, limit=limit)
+            messages = _find_in_locked_lanes(tx, selection, states=states, limit=limit)
             values = {"ids": [message.id for message in messages], "reason": reason}
+            _note_messages(tx, messages, Action.DISCARDED, by=by, reason=reason)
             for name in ("discard_failed", "discard_open", "close_discarded"):
                 tx.execute(name, values)
-            return _finish(tx, Action.DISCARDED, selection, messages, by=by, reason=reason)
+            return _finish(tx, Action.DISCARDED, selection, messages)
 
         return await self._database.write(work)
 
@@ -224,9 +274,10 @@ class SyncSqlStore(Generic[D]):
         states = eligible_states(Action.DEFERRED, selection)
 
         def work(tx: Transaction) -> BulkResult:
-            messages = _find(tx, selection, states=states, limit=limit, parked=False)
+            messages = _find_in_locked_lanes(tx, selection, states=states, limit=limit, parked=False)
+            _note_messages(tx, messages, Action.DEFERRED, by=by)
             tx.execute("defer", {"ids": [message.id for message in messages], "until": to_microseconds(until)})
-            return _finish(tx, Action.DEFERRED, selection, messages, by=by)
+            return _finish(tx, Action.DEFERRED, selection, messages)
 
         return await self._database.write(work)
 
@@ -279,11 +330,26 @@ class SyncSqlStore(Generic[D]):
             lambda tx: _change_inbox(tx, "discard_inbox", selection, limit, Action.DISCARDED, by=by, reason=reason)
         )
 
-    async def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
+    async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         if older_than >= FOREVER:
             return 0
-        values = {"older_than": to_duration(older_than), "limit": limit}
-        return await self._database.write(lambda tx: tx.execute("purge_inbox", values))
+
+        def work(tx: Transaction) -> int:
+            deleted = 0
+            for status, with_content in list_purged_statuses(failed=failed):
+                values = {
+                    "older_than": to_duration(older_than), "limit": limit - deleted, "status": status,
+                    "with_content": None if with_content is None else int(with_content),
+                }  # fmt: skip
+                deleted += tx.execute("purge_inbox", values)
+            return deleted
+
+        return await self._database.write(work)
+
+    async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
+        rows = await self._database.query("inbox_counts", {"limit": limit})
+        found = [(consumer, count, to_time(at)) for consumer, count, at in rows]
+        return build_inbox_counts(found, limit=limit)
 
     # --- queries ---
 
@@ -319,7 +385,7 @@ class SyncSqlStore(Generic[D]):
 
     async def oldest_due(self) -> Mapping[str, datetime]:
         rows = await self._database.query("oldest_due")
-        return {destination: from_microseconds(at) for destination, at in rows}
+        return {clean_text(destination): to_time(at) for destination, at in rows}
 
     async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
         def work(tx: Transaction) -> Activity:
@@ -327,10 +393,10 @@ class SyncSqlStore(Generic[D]):
             delivered, failed = tx.query("activity", values), tx.query("attempts_failed", values)
             return Activity(
                 delivered=[
-                    build_sample(destination, topic, latency / 1e6, end_to_end / 1e6, from_microseconds(at))
-                    for destination, topic, latency, end_to_end, at in delivered
+                    build_sample(clean_text(name), clean_text(topic), latency / 1e6, end_to_end / 1e6, to_time(at))
+                    for name, topic, latency, end_to_end, at in delivered
                 ],
-                attempts_failed=dict(failed),
+                attempts_failed={clean_text(destination): count for destination, count in failed},
                 complete=len(delivered) < limit and sum(count for _, count in failed) < limit,
             )
 
@@ -362,43 +428,53 @@ def _find(
     return [stored_message_from_row(row) for row in sorted(rows, key=_BY_ID)[:limit]]
 
 
+def _find_in_locked_lanes(
+    tx: Transaction, selection: Selection, *, states: Sequence[State], limit: int, parked: bool = True
+) -> list[Message]:
+    """Find messages that an operator is about to change, with the lanes of the open ones locked to the commit.
+
+    A claim locks its lanes too. So the first search only tells the lanes; the second one sees every claim in them.
+    """
+    found = _find(tx, selection, states=states, limit=limit, parked=parked)
+    lanes = {(one.destination, one.partition) for one in found if one.state is State.PENDING or one.waits is not None}
+    for destination, partition in sorted(lanes):
+        tx.execute("lane_change", {"destination": destination, "partition": partition})
+    ids = [message.id for message in found]
+    if lanes:
+        found = _find(tx, replace(selection, ids=ids), states=states, limit=limit, parked=parked)
+        free_messages(tx, {message.id for message in found})
+    return found
+
+
 def _count(tx: Transaction, name: str, values: Mapping[str, object], *, limit: int) -> list[Count]:
     counts = [count_from_row(row) for row in tx.query(name, {**values, "limit": limit})]
     return mark_truncated(counts, limit=limit)
 
 
-def _finish(
-    tx: Transaction,
-    action: Action,
-    selection: Selection,
-    messages: Sequence[Message],
-    *,
-    by: str,
-    reason: str | None = None,
-) -> BulkResult:
-    """Record what was changed in the journal, in id order; or refuse, if nothing was."""
+def _finish(tx: Transaction, action: Action, selection: Selection, messages: Sequence[Message]) -> BulkResult:
+    """Return how many messages were changed; or refuse, if none was."""
     if not messages:
         named = Selection(ids=selection.ids, message_ids=selection.message_ids)
         found = _find(tx, named, states=tuple(State), limit=1) if selection.ids or selection.message_ids else []
         return explain_empty_batch(selection, [(message.id, message.state) for message in found], action)
-    changed = [message for message in messages if message.payload_kept]
-    for message in changed:
-        _note(tx, message.destination, action, by=by, reason=reason, message_id=str(message.message_id))
-    return BulkResult(len(changed), messages[-1].id, len(messages) - len(changed))
+    changed = sum(message.payload_kept for message in messages)
+    return BulkResult(changed, messages[-1].id, len(messages) - changed)
 
 
-def _note(
-    tx: Transaction,
-    destination: str,
-    action: Action,
-    *,
-    by: str,
-    reason: str | None = None,
-    message_id: str | None = None,
+def _note_messages(
+    tx: Transaction, messages: Sequence[Message], action: Action, *, by: str, reason: str | None = None
 ) -> None:
-    tx.execute("journal_note", {
-        "message_id": message_id, "destination": destination, "action": action.value, "by": by, "reason": reason,
-    })  # fmt: skip
+    """Record an action on messages that are about to be changed, in id order.
+
+    The database copies their message ids: that of an unreadable row need not be one that Python can hold.
+    """
+    ids = [message.id for message in messages if message.payload_kept]
+    tx.execute("journal_messages", {"ids": ids, "action": action.value, "by": by, "reason": reason})
+
+
+def _note(tx: Transaction, destination: str, action: Action, *, by: str, reason: str | None = None) -> None:
+    values = {"message_id": None, "destination": destination, "action": action.value, "by": by, "reason": reason}
+    tx.execute("journal_note", values)
 
 
 def _delete_closed(tx: Transaction, ids: Sequence[int]) -> int:
@@ -407,8 +483,11 @@ def _delete_closed(tx: Transaction, ids: Sequence[int]) -> int:
     return tx.execute("delete_closed", values)
 
 
-def _find_inbox_failures(tx: Transaction, selection: InboxSelection, limit: int) -> list[InboxFailure]:
+def _find_inbox_failures(
+    tx: Transaction, selection: InboxSelection, limit: int, *, with_content: bool = False
+) -> list[InboxFailure]:
     values = {
+        "with_content": with_content,
         "consumer": selection.consumer, "all_ids": selection.message_ids is None,
         "message_ids": list(selection.message_ids or ()),
         "error": None if selection.error is None else selection.error.casefold(), "limit": limit,
@@ -426,7 +505,7 @@ def _change_inbox(
     by: str,
     reason: str | None = None,
 ) -> int:
-    failures = _find_inbox_failures(tx, selection, limit)
+    failures = _find_inbox_failures(tx, selection, limit, with_content=action is Action.REDRIVEN)
     for one in failures:
         values = {"consumer": one.consumer, "source": one.source, "message_id": one.message_id, "reason": reason}
         tx.execute(name, values)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.testing.store_contract.claims import ClaimContract, SettleContract
+from pillarbox.testing.store_contract.claims import ClaimContract, ForwardContract, SettleContract
 from pillarbox.testing.store_contract.fencing import FenceContract, RaceContract
+from pillarbox.testing.store_contract.hostile_rows import HostileRowsContract
 from pillarbox.testing.store_contract.membership import (
     LeaveContract,
     MembershipContract,
@@ -23,12 +24,19 @@ from pillarbox.testing.store_contract.membership import (
 from pillarbox.testing.store_contract.operations import (
     DeferContract,
     DiscardContract,
+    GoneRelayContract,
     InboxContract,
     RedriveContract,
     RefusalContract,
+    RevisionContract,
 )
 from pillarbox.testing.store_contract.queries import ActivityContract, CountsContract, FindContract, JournalContract
-from pillarbox.testing.store_contract.reading import LateRowsContract, ReadContract, SkippedKeysContract
+from pillarbox.testing.store_contract.reading import (
+    ByteLimitContract,
+    LateRowsContract,
+    ReadContract,
+    SkippedKeysContract,
+)
 from pillarbox.testing.store_contract.retention import KeepContract, PurgeContract
 from pillarbox.testing.store_contract.waiting import BlockedKeysContract, DueContract
 from pillarbox.testing.store_contract.writing import TimesContract, WakeupContract, WriteContract
@@ -39,12 +47,14 @@ __all__ = ["StoreContract"]
 class StoreContract(
     WriteContract,
     ReadContract,
+    ByteLimitContract,
     LateRowsContract,
     SkippedKeysContract,
     DueContract,
     BlockedKeysContract,
     ClaimContract,
     SettleContract,
+    ForwardContract,
     KeepContract,
     FenceContract,
     MembershipContract,
@@ -55,8 +65,10 @@ class StoreContract(
     WakeupContract,
     RedriveContract,
     DiscardContract,
+    GoneRelayContract,
     DeferContract,
     RefusalContract,
+    RevisionContract,
     PurgeContract,
     JournalContract,
     FindContract,
@@ -64,6 +76,7 @@ class StoreContract(
     ActivityContract,
     InboxContract,
     TimesContract,
+    HostileRowsContract,
 ):
     """Every promise of `pillarbox.contracts.store.Store`. Subclass it and give it a `harness` fixture."""
 

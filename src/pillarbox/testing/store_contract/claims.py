@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from msgspec.structs import replace
 
@@ -34,7 +36,7 @@ from pillarbox.testing.store_contract.arrange import (
     settle_failures,
 )
 
-__all__ = ["ClaimContract", "SettleContract"]
+__all__ = ["ClaimContract", "ForwardContract", "SettleContract"]
 
 
 class ClaimContract:
@@ -166,6 +168,49 @@ class ClaimContract:
         assert [await reload(store, far), await reload(store, billed)] == [far, billed]
 
 
+class ForwardContract:
+    """A failed message that goes on to another destination."""
+
+    async def test_a_failed_message_goes_on_at_once_with_all_its_attempts(self, harness: StoreHarness) -> None:
+        store = harness.store
+        message, neighbour = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        fence = await own(store, LANE)
+        await store.claim(fence, Claim(1, [message.id, neighbour.id]))
+        now = harness.clock.advance(HOUR)
+        failed = replace(fail(message), forward_to="letters")
+        for _ in range(2):
+            await store.settle(fence, Settlement(failures=[failed], touched=[1]))
+        forwarded = await reload(store, message)
+        assert (forwarded.destination, forwarded.waits, forwarded.attempts) == ("letters", Waits.RETRY, 0)
+        assert (forwarded.available_at, forwarded.last_error) == (now, failed.error)
+        assert (forwarded.payload, forwarded.key, forwarded.id) == (message.payload, message.key, message.id)
+        assert await read_state(store, message) is State.PENDING
+        assert list_ids(await store.read_due("letters", partitions=[LANE], limit=MANY)) == [message.id]
+        lines = await store.journal(message_id=message.message_id)
+        assert [(line.action, line.destination, line.by) for line in lines] == [
+            ("failed", "orders", str(fence.relay_id)),
+            ("redriven", "orders", str(fence.relay_id)),
+        ]
+
+    async def test_it_is_in_nobodys_hands(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        await store.claim(fence, Claim(1, [message.id]))
+        await store.settle(fence, Settlement(failures=[replace(fail(message), forward_to="letters")], finished=[1]))
+        letters = await own(store, LANE, destination="letters")
+        await store.claim(letters, Claim(1, [message.id]))
+        await store.settle(letters, Settlement(delivered=[message.id], finished=[1]))
+        assert (await reload(store, message)).destination == "letters"
+        assert await read_state(store, message) is State.DELIVERED
+
+    async def test_only_a_failed_message_goes_on(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(harness.store, LANE)
+        with pytest.raises(IllegalTransition, match="only a failed one"):
+            await harness.store.settle(fence, Settlement(failures=[replace(retry(message), forward_to="letters")]))
+
+
 class SettleContract:
     """`Store.settle`."""
 
@@ -265,6 +310,21 @@ class SettleContract:
                 fence, Settlement(failures=[FailedOutcome(message_id=message.id, state=state, error="why")])
             )
             assert await reload(store, message) == replace(message, state=state, last_error="why", status_at=now)
+
+    async def test_a_message_that_was_not_sent_is_left_alone(self, harness: StoreHarness) -> None:
+        """After a failover that lost commits, an id can stand for another message than the one that was sent."""
+        store = harness.store
+        later, sent, failed = await put(harness, sample(key=NEAR), sample(key=SECOND), sample(key=THIRD))
+        other = await put(harness, sample(key=FAR))
+        fence = await own(store, LANE, OTHER)
+        lost = uuid4()
+        await store.settle(fence, Settlement(
+            delivered=[later.id, sent.id, other[0].id], failures=[fail(failed)],
+            message_ids={later.id: lost, sent.id: sent.message_id, failed.id: lost},
+        ))  # fmt: skip
+        states = [await read_state(store, message) for message in (later, sent, failed, *other)]
+        assert states == [State.PENDING, State.DELIVERED, State.PENDING, State.DELIVERED]
+        assert list(await store.journal()) == []
 
     async def test_a_returned_message_is_as_it_was(self, harness: StoreHarness) -> None:
         store = harness.store

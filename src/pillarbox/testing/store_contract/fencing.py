@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from pillarbox.contracts.store import Claim, Fence, Selection, Settlement, Store
-from pillarbox.errors import Fenced
+from pillarbox.contracts.store import BulkResult, Claim, Fence, Selection, Settlement, Store
+from pillarbox.errors import Fenced, IllegalTransition
 from pillarbox.message import Message, State
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample, sample_relay
@@ -62,7 +62,7 @@ async def _take_over(harness: StoreHarness) -> _Takeover:
     return _Takeover(store, old, await own(store, LANE), lost, kept, fresh)
 
 
-async def _assert_fenced(taken: _Takeover, write: Callable[[], Awaitable[None]]) -> None:
+async def _assert_fenced(taken: _Takeover, write: Callable[[], Awaitable[object]]) -> None:
     before = await read_everything(taken.store)
     with pytest.raises(Fenced) as fenced:
         await write()
@@ -179,6 +179,13 @@ async def _try_to_settle(store: Store, fence: Fence, settlement: Settlement) -> 
     return True
 
 
+async def _try_to_change(change: Awaitable[BulkResult]) -> bool:
+    try:
+        return (await change).count == 1
+    except IllegalTransition:
+        return False
+
+
 class RaceContract:
     """Calls of two connections at the same time: one of them wins, and the other one is refused or finds nothing."""
 
@@ -250,6 +257,27 @@ class RaceContract:
             lines = await store.journal(message_id=message.message_id)
             assert [line.action for line in lines] == ["failed", "redriven"]
             await close(store, fence, message, State.DELIVERED, number=number)
+
+    async def test_an_operator_and_a_claim_have_one_winner(self, harness: StoreHarness) -> None:
+        """Either the claim was first and the message is left alone, or the claim says that the lane was changed."""
+        store, second = harness.store, await harness.open_second()
+        fence = await own(store, LANE)
+        revision = (await store.claim(fence, Claim(1, [])))[LANE]
+        for number in range(2, 2 + 2 * _ROUNDS):
+            (message,) = await put(harness, sample(key=NEAR))
+            named, later = Selection(ids=[message.id]), await store.now() + LEASE
+            changed, revisions = await asyncio.gather(
+                _try_to_change(second.discard(named, by="ann", reason="race", limit=1))
+                if number % 2
+                else _try_to_change(second.defer(named, until=later, by="ann", limit=1)),
+                store.claim(fence, Claim(number, [message.id])),
+            )
+            assert not (changed and revisions[LANE] == revision)
+            if not changed:
+                assert await read_state(store, message) is State.SENDING
+            await store.settle(fence, Settlement(returned=[message.id], finished=[number]))
+            await store.discard(Selection(states=[State.PENDING]), by="ann", reason="round over", limit=MANY)
+            revision = (await store.claim(fence, Claim(1, [])))[LANE]
 
     async def test_two_claims_of_one_number_are_one(self, harness: StoreHarness) -> None:
         """A repeat after an answer that was slow, not lost."""

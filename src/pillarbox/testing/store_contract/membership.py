@@ -69,7 +69,7 @@ class MembershipContract:
         now = harness.clock.now()
         await harness.store.register(relay, lease=LEASE)
         (found,) = (await harness.store.registry(lease=LEASE)).relays
-        assert _with_lists(found) == replace(relay, started_at=now, expires_at=now + LEASE)
+        assert _with_lists(found) == replace(relay, started_at=now, expires_at=now + LEASE, lease=LEASE)
         harness.clock.advance(LEASE - _INSTANT)
         assert await _list_live(harness) == [relay.relay_id]
         harness.clock.advance(_INSTANT)
@@ -96,7 +96,7 @@ class MembershipContract:
         assert await harness.store.renew(relay.relay_id, lease=LEASE, reachable=["billing"], asleep=True)
         (found,) = (await harness.store.registry(lease=LEASE)).relays
         assert _with_lists(found) == replace(
-            relay, reachable=["billing"], asleep=True, started_at=started_at, expires_at=now + LEASE
+            relay, reachable=["billing"], asleep=True, started_at=started_at, expires_at=now + LEASE, lease=LEASE
         )
         assert await harness.store.renew(relay.relay_id, lease=LEASE, reachable=[])
         (found,) = (await harness.store.registry(lease=LEASE)).relays
@@ -125,11 +125,31 @@ class MembershipContract:
 
     async def test_an_expiry_too_far_ahead_counts_as_expired(self, harness: StoreHarness) -> None:
         """It was written by a clock that went wrong, and nobody must wait for it."""
-        fence = await own(harness.store, LANE, lease=LEASE + _INSTANT)
-        registry = await harness.store.registry(lease=LEASE)
+        now = harness.clock.now()
+        fence = await own(harness.store, LANE)
+        harness.clock.jump(now - _INSTANT)
+        registry = await harness.store.registry(lease=HOUR)
         assert (list(registry.relays), dict(registry.owners)) == ([], {})
-        registry = await harness.store.registry(lease=LEASE + _INSTANT)
+        harness.clock.jump(now)
+        registry = await harness.store.registry(lease=HOUR)
         assert [relay.relay_id for relay in registry.relays] == [fence.relay_id]
+
+    async def test_a_relay_counts_by_its_own_lease(self, harness: StoreHarness) -> None:
+        """Relays and monitors with another lease in their configuration see the same relays."""
+        short, long = await own(harness.store, LANE), await own(harness.store, OTHER, lease=HOUR)
+        for lease in (LEASE / 2, LEASE, 2 * HOUR):
+            registry = await harness.store.registry(lease=lease)
+            assert {relay.relay_id: relay.lease for relay in registry.relays} == {
+                short.relay_id: LEASE,
+                long.relay_id: HOUR,
+            }
+            assert dict(registry.owners["orders"]) == {LANE: short.relay_id, OTHER: long.relay_id}
+
+    async def test_renewing_with_another_lease_changes_it(self, harness: StoreHarness) -> None:
+        fence = await own(harness.store, LANE)
+        assert await harness.store.renew(fence.relay_id, lease=HOUR, reachable=[])
+        (relay,) = (await harness.store.registry(lease=LEASE)).relays
+        assert relay.lease == HOUR
 
     async def test_the_registry_names_the_owners(self, harness: StoreHarness) -> None:
         one = await own(harness.store, LANE, OTHER)
@@ -210,10 +230,17 @@ class TakeoverContract:
         assert await _take(harness.store, await _register(harness.store), LANE) == {}
 
     async def test_an_owner_that_expires_too_far_ahead_counts_as_dead(self, harness: StoreHarness) -> None:
-        dead = await own(harness.store, LANE, lease=HOUR)
+        dead = await own(harness.store, LANE)
+        harness.clock.jump(harness.clock.now() - _INSTANT)
         relay_id = await _register(harness.store)
         assert set(await _take(harness.store, relay_id, LANE)) == {LANE}
-        assert not await harness.store.renew(dead.relay_id, lease=HOUR, reachable=[])
+        assert not await harness.store.renew(dead.relay_id, lease=LEASE, reachable=[])
+
+    async def test_an_owner_with_a_longer_lease_keeps_its_lanes(self, harness: StoreHarness) -> None:
+        owner = await own(harness.store, LANE, lease=HOUR)
+        harness.clock.advance(LEASE)
+        assert await _take(harness.store, await _register(harness.store), LANE) == {}
+        assert await harness.store.renew(owner.relay_id, lease=HOUR, reachable=[])
 
     async def test_destinations_have_lanes_of_their_own(self, harness: StoreHarness) -> None:
         await own(harness.store, LANE)
@@ -332,6 +359,9 @@ class LeaveContract:
         states = [await read_state(store, message) for message in (near, billed, theirs)]
         assert states == [State.PENDING, State.PENDING, State.SENDING]
         assert not await store.renew(fence.relay_id, lease=LEASE, reachable=[])
+        for destination in ("orders", "billing"):
+            _, inherited = await store.take(uuid4(), destination, partitions=[LANE], lease=LEASE, claim_number=1)
+            assert not inherited
 
     async def test_leaving_twice_is_harmless(self, harness: StoreHarness) -> None:
         fence = await own(harness.store, LANE)
@@ -363,11 +393,10 @@ class LeaveContract:
         await store.claim(await own(store, LANE), Claim(1, [message.id]))
         harness.clock.advance(LEASE + HOUR)
         assert await store.forget(stale_after=HOUR) == 1
-        assert await read_state(store, message) is State.SENDING
         relay = sample_relay()
         await store.register(relay, lease=LEASE)
-        _, (inherited,) = await store.take(relay.relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
-        assert (list(inherited.claim.message_ids), inherited.claim.strikes) == ([message.id], 1)
+        _, inherited = await store.take(relay.relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+        assert [(list(one.claim.message_ids), one.claim.strikes) for one in inherited] == [([message.id], 1)]
 
     async def test_forgetting_drops_claims_that_nobody_needs(self, harness: StoreHarness) -> None:
         """All in it closed. A replay would otherwise find the message in a dead relay's hands."""
@@ -427,7 +456,7 @@ class RecoveryContract:
         assert await read_state(store, first) is State.SENDING
         assert await read_state(store, free) is State.PENDING
 
-    async def test_an_inherited_message_is_whole(self, harness: StoreHarness) -> None:
+    async def test_an_inherited_message_comes_without_payload_and_headers(self, harness: StoreHarness) -> None:
         store = harness.store
         (message,) = await put(harness, sample(key=NEAR, headers={"a": "b"}, subject="s", causation_id="c"))
         fence = await own(store, LANE)
@@ -436,10 +465,10 @@ class RecoveryContract:
         await store.claim(fence, Claim(1, [message.id]))
         harness.clock.advance(LEASE)
         _, (inherited,) = await _take_as_heir(store, LANE)
-        (whole,) = inherited.messages
-        assert [getattr(whole, name) for name in whole.__struct_fields__ if name != "state"] == [
-            getattr(waiting, name) for name in waiting.__struct_fields__ if name != "state"
-        ]
+        (light,) = inherited.messages
+        assert (light.payload, light.headers) == (b"", {})
+        others = [name for name in light.__struct_fields__ if name not in ("state", "payload", "headers")]
+        assert [getattr(light, name) for name in others] == [getattr(waiting, name) for name in others]
 
     async def test_the_heir_may_settle_what_it_inherited(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -536,7 +565,7 @@ class RecoveryContract:
         harness.clock.advance(LEASE)
         _, first = await _take_as_heir(store, LANE)
         assert _summarize(first) == [(1, 1, [near.id])]
-        assert await read_state(store, far) is State.SENDING
+        assert await read_state(store, far) is State.PENDING
         _, second = await _take_as_heir(store, OTHER)
         assert _summarize(second) == [(1, 1, [far.id])]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import Action, BulkResult, Claim, InboxSelection, Selection, Store
+from pillarbox.contracts.store import Action, BulkResult, Claim, Fence, InboxCount, InboxSelection, Selection, Store
 from pillarbox.errors import IllegalTransition, NoSuchMessage
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
-from pillarbox.testing.samples import sample
+from pillarbox.testing.samples import sample, sample_relay
 from pillarbox.testing.store_contract.arrange import (
     FAR,
     HOUR,
@@ -39,7 +39,15 @@ from pillarbox.testing.store_contract.arrange import (
     settle_failures,
 )
 
-__all__ = ["DeferContract", "DiscardContract", "InboxContract", "RedriveContract", "RefusalContract"]
+__all__ = [
+    "DeferContract",
+    "DiscardContract",
+    "GoneRelayContract",
+    "InboxContract",
+    "RedriveContract",
+    "RefusalContract",
+    "RevisionContract",
+]
 
 
 async def _put_failed(harness: StoreHarness, *messages: Message) -> list[Message]:
@@ -452,6 +460,89 @@ async def _list_inbox_failures(
     return [(one.consumer, one.message_id) for one in await store.inbox_failures(selection, limit=limit)]
 
 
+class RevisionContract:
+    """What a relay that has read a message learns of an operator's change when it claims."""
+
+    async def test_a_claim_tells_that_an_operator_changed_the_lane(self, harness: StoreHarness) -> None:
+        store = harness.store
+        near, second, third, far = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD, FAR)))
+        fence = await own(store, LANE, OTHER)
+        first = await store.claim(fence, Claim(1, [far.id]))
+        assert first == await store.claim(fence, Claim(2, []))
+        await store.discard(Selection(ids=[near.id]), by="ann", reason="wrong", limit=1)
+        discarded = await store.claim(fence, Claim(3, [near.id]))
+        assert (discarded[LANE] != first[LANE], discarded[OTHER]) == (True, first[OTHER])
+        await store.defer(Selection(ids=[second.id]), until=harness.clock.now() + HOUR, by="ann", limit=1)
+        deferred = await store.claim(fence, Claim(4, [second.id, third.id]))
+        assert (deferred[LANE] not in (first[LANE], discarded[LANE]), deferred[OTHER]) == (True, first[OTHER])
+        assert deferred == await store.claim(fence, Claim(5, []))
+
+    async def test_whoever_takes_a_lane_knows_what_was_changed_before(self, harness: StoreHarness) -> None:
+        """Also in a lane that no relay has ever owned."""
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        await store.discard(Selection(ids=[message.id]), by="ann", reason="wrong", limit=1)
+        for _ in range(2):
+            relay_id = uuid4()
+            (lane,), _ = await store.take(relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+            fence = Fence(relay_id, "orders", {LANE: lane.epoch})
+            assert await store.claim(fence, Claim(1, [])) == {LANE: lane.revision}
+
+    async def test_the_revision_survives_owners(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        old = await own(store, LANE)
+        before = await store.claim(old, Claim(1, []))
+        await store.discard(Selection(ids=[message.id]), by="ann", reason="wrong", limit=1)
+        await store.release(old)
+        assert await store.claim(await own(store, LANE), Claim(1, [])) != before
+
+
+class GoneRelayContract:
+    """Operations on what relays had in hand that are gone: nobody may serve their destination any more."""
+
+    async def test_what_a_relay_had_in_hand_that_is_gone_is_pending(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        await store.claim(await own(store, LANE), Claim(1, [message.id]))
+        assert await read_state(store, message) is State.SENDING
+        harness.clock.advance(LEASE)
+        for stale_after in (HOUR, timedelta(0)):
+            assert await read_state(store, message) is State.PENDING
+            assert [await store.count(Selection(states=[state])) for state in (State.PENDING, State.SENDING)] == [1, 0]
+            assert [(one.state, one.count) for one in await store.counts()] == [(State.PENDING, 1)]
+            await store.forget(stale_after=stale_after)
+
+    async def test_it_can_be_discarded_and_redriven_elsewhere(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        await store.claim(await own(store, LANE), Claim(1, [message.id]))
+        harness.clock.advance(LEASE)
+        named = Selection(ids=[message.id])
+        assert (await store.discard(named, by="ann", reason="nobody serves it", limit=1)).count == 1
+        assert (await store.redrive(named, by="ann", limit=1, to="billing")).count == 1
+        assert (await reload(store, message)).destination == "billing"
+        assert await read_state(store, message) is State.PENDING
+        heir = sample_relay()
+        await store.register(heir, lease=LEASE)
+        for destination in ("orders", "billing"):
+            _, inherited = await store.take(heir.relay_id, destination, partitions=[LANE], lease=LEASE, claim_number=1)
+            assert not inherited
+
+    async def test_it_can_be_deferred_and_no_heir_sends_it_before_its_time(self, harness: StoreHarness) -> None:
+        store = harness.store
+        near, second = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        await store.claim(await own(store, LANE), Claim(1, [near.id, second.id]))
+        now = harness.clock.advance(LEASE)
+        assert (await store.defer(Selection(ids=[near.id]), until=now + HOUR, by="ann", limit=1)).count == 1
+        heir = sample_relay()
+        await store.register(heir, lease=LEASE)
+        _, inherited = await store.take(heir.relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+        assert [list_ids(one.messages) for one in inherited] == [[second.id]]
+        assert await read_state(store, near) is State.PENDING
+        assert not await store.read_due("orders", partitions=[LANE], limit=MANY)
+
+
 class InboxContract:
     """`Store.inbox_failures`, `redrive_inbox` and `discard_inbox`."""
 
@@ -505,6 +596,34 @@ class InboxContract:
         assert not await harness.accept("mailer", "/shop", "m1")
         (line,) = await harness.store.journal()
         assert (line.action, line.by, line.error) == (Action.DISCARDED, "ann", "by hand")
+
+    async def test_one_whose_content_was_not_kept_is_seen_and_discarded_and_not_redriven(
+        self, harness: StoreHarness
+    ) -> None:
+        await harness.fail_inbox("mailer", "m1", content=None)
+        (one,) = await harness.store.inbox_failures(_ANY_FAILURE, limit=10)
+        assert one.content == b""
+        assert await harness.store.redrive_inbox(_ANY_FAILURE, by="ann", limit=10) == 0
+        assert await _list_inbox_failures(harness.store) == [("mailer", "m1")]
+        assert await harness.store.discard_inbox(_ANY_FAILURE, by="ann", reason="sent again", limit=10) == 1
+
+    async def test_failures_of_inboxes_are_counted_by_consumer(self, harness: StoreHarness) -> None:
+        store = harness.store
+        assert await store.inbox_counts() == []
+        for consumer, message_id in (("mailer", "m1"), ("biller", "m1"), ("mailer", "m2"), ("mailer", "m3")):
+            await harness.fail_inbox(consumer, message_id, content=b"x")
+        assert await harness.accept("shipper", "/shop", "m1")
+        await store.redrive_inbox(InboxSelection(message_ids=["m3"]), by="ann", limit=10)
+        oldest: dict[str, datetime] = {}
+        for one in await store.inbox_failures(_ANY_FAILURE, limit=10):
+            oldest.setdefault(one.consumer, one.failed_at)
+        assert await store.inbox_counts() == [
+            InboxCount(consumer="biller", failed=1, oldest_at=oldest["biller"]),
+            InboxCount(consumer="mailer", failed=2, oldest_at=oldest["mailer"]),
+        ]
+        counts = await store.inbox_counts(limit=2)
+        assert sum(one.failed for one in counts) == 2
+        assert all(one.more for one in counts)
 
     async def test_retention_leaves_failed_ones_alone(self, harness: StoreHarness) -> None:
         await harness.fail_inbox("mailer", "m1", content=b"1")

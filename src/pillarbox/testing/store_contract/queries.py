@@ -238,6 +238,7 @@ class CountsContract:
         store = harness.store
         fence = await own(store, LANE)
         states = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
+        assert await store.renew(fence.relay_id, lease=3 * HOUR, reachable=["orders"])
         closing = await put(harness, *(sample(key=NEAR) for _ in states))
         sending, _ = await put(harness, sample(key=NEAR), sample(key=NEAR))
         closed_at = harness.clock.advance(HOUR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from random import Random
 from typing import Final
 
@@ -32,7 +33,7 @@ from pillarbox.testing.store_contract.arrange import (
     settle_failures,
 )
 
-__all__ = ["Interleaving", "LateRowsContract", "ReadContract", "SkippedKeysContract"]
+__all__ = ["ByteLimitContract", "Interleaving", "LateRowsContract", "ReadContract", "SkippedKeysContract"]
 
 _MAX_PAGES: Final = 50
 """More reads than any test needs: a store that returns messages for ever fails."""
@@ -308,6 +309,103 @@ def _select(message: Message) -> Selection:
 
 def _list_payloads(reading: ReadResult) -> list[bytes]:
     return [message.payload for message in reading.messages]
+
+
+async def _read_by_bytes(store: Store, max_bytes: int) -> list[Message]:
+    """Read until every lane is read to its end; check that no read is too large."""
+    found: list[Message] = []
+    cursor: Cursor | None = None
+    order = [LANE, OTHER, 9]
+    for _ in range(_MAX_PAGES):
+        reading = await store.read("orders", partitions=order, cursor=cursor, limit=20, max_bytes=max_bytes)
+        cursor = reading.cursor
+        # The message that reaches the limit may pass it: without it, the others are below it.
+        assert sum(sorted(len(message.payload) for message in reading.messages)[:-1]) < max_bytes
+        found += reading.messages
+        if not reading.messages and reading.complete == {*order}:
+            break
+        order = [*order[1:], order[0]]
+    return found
+
+
+class ByteLimitContract:
+    """Every read ends with the message whose payload reaches `max_bytes`."""
+
+    async def test_a_read_ends_with_the_message_that_reaches_its_bytes(self, harness: StoreHarness) -> None:
+        messages = await put(harness, *(sample(key=NEAR, payload=bytes(100)) for _ in range(5)))
+        reading = await harness.store.read("orders", partitions=[LANE], cursor=None, limit=MANY, max_bytes=250)
+        assert list(reading.messages) == messages[:3]
+        assert LANE not in reading.complete
+        rest = await harness.store.read(
+            "orders", partitions=[LANE], cursor=reading.cursor, limit=MANY, max_bytes=10_000
+        )
+        assert list(rest.messages) == messages[3:]
+        assert LANE in rest.complete
+
+    async def test_one_message_comes_however_large_it_is(self, harness: StoreHarness) -> None:
+        large, _ = await put(harness, sample(key=NEAR, payload=bytes(100_000)), sample(key=NEAR))
+        reading = await harness.store.read("orders", partitions=[LANE], cursor=None, limit=MANY, max_bytes=1)
+        assert list(reading.messages) == [large]
+
+    async def test_a_large_message_is_left_for_the_next_read(self, harness: StoreHarness) -> None:
+        small, large = await put(harness, sample(key=NEAR, payload=bytes(10)), sample(key=NEAR, payload=bytes(10_000)))
+        reading = await harness.store.read("orders", partitions=[LANE], cursor=None, limit=MANY, max_bytes=10)
+        assert list(reading.messages) == [small]
+        rest = await harness.store.read("orders", partitions=[LANE], cursor=reading.cursor, limit=MANY, max_bytes=10)
+        assert list(rest.messages) == [large]
+
+    async def test_reads_by_bytes_find_everything_once_and_in_order(self, harness: StoreHarness) -> None:
+        dice = Random(1)  # noqa: S311 - it must repeat
+        keys = [find_key(lane, nth=nth) for lane in (LANE, OTHER, 9) for nth in (0, 1)]
+        messages = await put(
+            harness, *(sample(key=dice.choice(keys), payload=bytes(dice.randrange(200))) for _ in range(30))
+        )
+        for max_bytes in (1, 150, 1_000):
+            found = await _read_by_bytes(harness.store, max_bytes)
+            assert sorted(list_ids(found)) == list_ids(messages)
+            for lane in (LANE, OTHER, 9):
+                ids = [message.id for message in found if message.partition == lane]
+                assert ids == sorted(ids)
+
+    async def test_due_messages_end_with_the_one_that_reaches_the_bytes(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await put(harness, *(sample(key=key, payload=bytes(100)) for key in (NEAR, FAR, SECOND)))
+        fence = await own(store, LANE, OTHER)
+        for message in messages:
+            await settle_failures(store, fence, retry(message))
+            harness.clock.advance(timedelta(milliseconds=1))
+        harness.clock.advance(HOUR)
+        due = await store.read_due("orders", partitions=[LANE, OTHER], limit=MANY, max_bytes=101)
+        assert list_ids(due) == list_ids(messages[:2])
+        assert [len(message.payload) for message in due] == [100, 100]
+        assert list_ids(await store.read_due("orders", partitions=[LANE, OTHER], limit=MANY, max_bytes=1)) == [
+            messages[0].id
+        ]
+
+    async def test_a_key_ends_with_the_message_that_reaches_the_bytes(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await put(harness, *(sample(key=NEAR, payload=bytes(100)) for _ in range(4)))
+        await park(store, await own(store, LANE), *messages)
+        first = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY, max_bytes=101)
+        assert list_ids(first) == list_ids(messages[:2])
+        rest = await store.read_key("orders", partition=LANE, key=NEAR, after=first[-1].id, limit=MANY, max_bytes=1)
+        assert list_ids(rest) == [messages[2].id]
+
+    async def test_late_ones_that_are_too_large_make_every_lane_start_over(self, harness: StoreHarness) -> None:
+        _skip_without_late_rows(harness)
+        async with harness.open_transaction() as slow:
+            await slow.insert([sample(key=NEAR, payload=bytes(100)) for _ in range(3)])
+            await harness.insert([_build(b"4", key=SECOND)])
+            cursor: Cursor | None = (await _read(harness, None)).cursor
+            await slow.commit()
+        found: list[int] = []
+        for _ in range(5):
+            reading = await harness.store.read("orders", partitions=[LANE], cursor=cursor, limit=MANY, max_bytes=150)
+            assert sum(len(message.payload) for message in reading.messages) < 300
+            cursor = reading.cursor
+            found += [message.id for message in reading.messages if len(message.payload) == 100]
+        assert len(found) == len(set(found)) == 3
+        assert found == sorted(found)
 
 
 class LateRowsContract:

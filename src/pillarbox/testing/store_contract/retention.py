@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import BulkResult, Claim, Selection, Settlement
+from pillarbox.contracts.store import BulkResult, Claim, InboxSelection, Selection, Settlement
 from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State
 from pillarbox.testing.harness import StoreHarness
@@ -150,10 +150,31 @@ class PurgeContract:
         assert await harness.accept("mailer", "/bank", "1")
         assert not await harness.accept("mailer", "/shop", "1")
 
-    async def test_the_inbox_keeps_what_is_not_done(self, harness: StoreHarness) -> None:
-        await harness.leave_started("mailer", "/shop", "1")
+    async def test_the_inbox_forgets_starts_that_never_ended(self, harness: StoreHarness) -> None:
+        for message_id in ("1", "2", "3"):
+            await harness.leave_started("mailer", "/shop", message_id)
         harness.clock.advance(2 * HOUR)
-        assert await harness.store.purge_inbox(older_than=HOUR, limit=MANY) == 0
+        await harness.leave_started("mailer", "/shop", "4")
+        assert await harness.store.purge_inbox(older_than=HOUR, limit=MANY, failed=True) == 0
+        assert await harness.store.purge_inbox(older_than=HOUR, limit=2) == 2
+        assert await harness.store.purge_inbox(older_than=HOUR, limit=2) == 1
+        assert await harness.store.purge_inbox(older_than=HOUR, limit=2) == 0
+
+    async def test_failed_and_redriven_messages_of_an_inbox_have_a_retention_of_their_own(
+        self, harness: StoreHarness
+    ) -> None:
+        store = harness.store
+        for message_id in ("1", "2", "3"):
+            await harness.fail_inbox("mailer", message_id, content=b"x")
+        assert await store.redrive_inbox(InboxSelection(message_ids=["1"]), by="ann", limit=MANY) == 1
+        assert await harness.accept("mailer", "/shop", "4")
+        harness.clock.advance(2 * HOUR)
+        assert await store.purge_inbox(older_than=3 * HOUR, limit=MANY, failed=True) == 0
+        assert await store.purge_inbox(older_than=HOUR, limit=2, failed=True) == 2
+        assert await store.purge_inbox(older_than=HOUR, limit=2, failed=True) == 1
+        assert await store.purge_inbox(older_than=HOUR, limit=2, failed=True) == 0
+        assert not await harness.accept("mailer", "/shop", "4"), "what is done is another matter"
+        assert await harness.accept("mailer", "/shop", "1")
 
     async def test_purging_the_inbox_touches_no_message(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR))

@@ -227,11 +227,8 @@ class BlockedKeysContract:
     async def test_keyless_messages_block_nothing(self, harness: StoreHarness) -> None:
         store = harness.store
         fence = await own(store, LANE)
-        retrying, held, parked, keyed = await put(
-            harness, _build_keyless(LANE), _build_keyless(LANE), _build_keyless(LANE), sample(key=NEAR)
-        )
+        retrying, held, keyed = await put(harness, _build_keyless(LANE), _build_keyless(LANE), sample(key=NEAR))
         await settle_failures(store, fence, retry(retrying), hold(held), retry(keyed))
-        await park(store, fence, parked)
         assert await _list_blocked(store) == [(LANE, NEAR)]
 
     async def test_blocked_keys_keep_to_their_destination_and_lanes(self, harness: StoreHarness) -> None:

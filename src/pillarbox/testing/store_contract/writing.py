@@ -66,7 +66,7 @@ def _build_rich() -> Message:
         kind=Kind.COMMAND,
         payload=bytes(range(256)) * 3,
         content_type="application/octet-stream",
-        headers={"traceparent": "00-ab-cd-01", "näme": "välue \U0001f600 \"'\\", "empty": ""},
+        headers={"traceparent": "00-ab-cd-01", "X-name.1_a": "value \"'\\ %s {}", "empty": ""},
         source="/shöp?x=1",
         subject="sübject",
         correlation_id="cörrelation",

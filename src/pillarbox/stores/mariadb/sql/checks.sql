@@ -12,3 +12,12 @@ select table_name, engine from information_schema.tables
 -- name: inspect_transactions
 -- The age of the oldest open transaction, in seconds.
 select max(timestampdiff(second, trx_started, now())) from information_schema.innodb_trx
+
+-- name: inspect_counter
+-- The last id that AUTO_INCREMENT gave, and the highest id of all messages but those that replace another. The hint: MySQL
+-- keeps the answer for a day.
+select /*+ set_var(information_schema_stats_expiry = 0) */ auto_increment - 1,
+       greatest(coalesce((select max(id) from pillarbox_history where id < 4503599627370496), 0),
+                coalesce((select max(id) from pillarbox_outbox), 0))
+  from information_schema.tables
+ where table_schema = coalesce(:schema, database()) and table_name = :outbox

@@ -1,6 +1,6 @@
 -- name: fence
 -- The owner and epoch of each lane, to compare with a fence. The lock keeps them as they are until the commit.
-select `partition`, relay_id, epoch from pillarbox_lane
+select `partition`, relay_id, epoch, revision from pillarbox_lane
  where destination = :destination and `partition` in :partitions
  order by `partition`
   lock in share mode
@@ -13,9 +13,10 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
 
 -- name: failure_wait
 -- Let an undelivered message wait. A repeat changes nothing until the time that the first one set.
+-- The cast: to MySQL a sum with null is a double, and a double rounds the time of a parked message out of range.
 update pillarbox_outbox
    set waits = :waits, attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
-       available_at = coalesce(:now + :delay, 9223372036854775807)
+       available_at = coalesce(cast(:now + :delay as signed), 9223372036854775807)
  where id = :id
    and destination = :destination and `partition` in :partitions
    and not (waits <=> :waits and attempts = :attempts and last_error <=> coalesce(:error, last_error)
@@ -27,6 +28,21 @@ select relay_id, number, message_ids, strikes from pillarbox_claim
  where relay_id in :relay_ids
  order by relay_id, number
    for update
+
+-- name: gone_claims
+-- The claims of relays that are gone, locked in one order so that relays do not deadlock.
+select relay_id, number, message_ids, strikes from pillarbox_claim
+ where relay_id not in (select relay_id from pillarbox_relay where expires_at > :now)
+ order by relay_id, number
+   for update
+
+-- name: claims_lock
+-- The claims of relays whose lanes are being taken, locked. One that its relay is still writing is passed over: its
+-- messages are read as any others, only their strikes are not known.
+select relay_id, number, message_ids, strikes from pillarbox_claim
+ where relay_id in :relay_ids
+ order by relay_id, number
+   for update skip locked
 
 -- name: claims_recover
 -- Record recovered messages as claimed by the new owner. A leftover under the number is from a take whose answer was

@@ -3,16 +3,24 @@
 select convert(consumer using utf8mb4), convert(source using utf8mb4), convert(message_id using utf8mb4),
         attempts, last_error, status_at, coalesce(message, '')
   from pillarbox_inbox
- where status = 'failed' and (:consumer is null or consumer = :consumer)
+ where status = 'failed' and (message is not null or not :with_content) and (:consumer is null or consumer = :consumer)
    and (:all_ids or message_id in :message_ids)
    and (:error is null or instr(lower(coalesce(last_error, '')), :error) > 0)
  order by status_at, consumer, source, message_id
  limit :limit
 
+-- name: inbox_counts
+-- Failed messages by consumer, among the longest failed.
+select convert(consumer using utf8mb4), count(*), min(status_at)
+  from (select consumer, status_at from pillarbox_inbox where status = 'failed' order by status_at limit :limit) f
+ group by consumer
+ order by consumer
+
 -- name: purge_inbox
--- Dedup records that are done and outside the window, oldest first.
+-- Records of one status, with or without content, that are outside the window, oldest first.
 delete from pillarbox_inbox
- where status = 'done' and status_at <= :now - :older_than
+ where status = :status and (:with_content is null or (message is not null) = :with_content)
+   and status_at <= :now - :older_than
  order by status_at
  limit :limit
 

@@ -1,11 +1,13 @@
 -- name: find_pending
--- Open messages that are in no relay's hands, with or without the parked ones.
+-- Open messages that are in no live relay's hands, with or without the parked ones.
 select id, message_id, destination, `partition`, kind, type, topic, `key`,
        case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where not waits <=> 'held' and (:parked or not waits <=> 'parked')
-   and id not in (select claimed.id from pillarbox_claim cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) /* where */
+   and id not in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+                   where claimed.id is not null and r.expires_at > :now) /* where */
  order by id
  limit :limit
 
@@ -20,18 +22,21 @@ select id, message_id, destination, `partition`, kind, type, topic, `key`,
            select id, attempts from pillarbox_outbox where waits in ('deferred', 'retry', 'parked') limit 100000
        ) as waiting where attempts > 0)
    and waits <> 'held' and (:parked or waits <> 'parked')
-   and id not in (select claimed.id from pillarbox_claim
-                   cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) /* where */
+   and id not in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+                   where claimed.id is not null and r.expires_at > :now) /* where */
  order by id
  limit :limit
 
 -- name: find_sending
--- Messages in a relay's hands: found through the claims.
+-- Messages in a live relay's hands: found through the claims.
 select id, message_id, destination, `partition`, kind, type, topic, `key`,
        case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
- where not waits <=> 'held' and id in (select claimed.id from pillarbox_claim cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) /* where */
+ where not waits <=> 'held' and id in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+                   where claimed.id is not null and r.expires_at > :now) /* where */
  order by id
  limit :limit
 
@@ -55,6 +60,14 @@ select id, message_id, destination, `partition`, kind, type, topic, `key`,
  order by id
  limit :limit
 
+-- name: count_selected
+-- Count the selected messages exactly, open and closed. The view takes messages of relays that are gone for sending.
+select count(*) from pillarbox_messages
+ where case when state = 'sending' and id not in (
+          select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+           cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+           where claimed.id is not null and r.expires_at > :now) then 'pending' else state end in :states /* where */
+
 -- name: open_destinations
 -- The destinations that have open messages.
 select distinct destination from pillarbox_outbox where waits is null
@@ -66,8 +79,9 @@ union select distinct destination from pillarbox_outbox where waits = 'held'
 -- name: count_fresh
 -- How many fresh messages a destination has, looking at no more than so many.
 select destination, topic,
-       case when id in (select claimed.id from pillarbox_claim
-                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
+       case when id in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+                   where claimed.id is not null and r.expires_at > :now) then 'sending' else 'pending' end as state,
        1 as due, count(*), min(created_at)
   from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
          where destination = :destination and waits is null
@@ -77,8 +91,9 @@ select destination, topic,
 -- name: count_due
 -- How many messages of a destination wait for a time, looking at no more than so many.
 select destination, topic,
-       case when id in (select claimed.id from pillarbox_claim
-                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
+       case when id in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+                   where claimed.id is not null and r.expires_at > :now) then 'sending' else 'pending' end as state,
        available_at <= :now as due, count(*), min(available_at)
   from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
          where destination = :destination and waits in ('deferred', 'retry')
@@ -88,8 +103,9 @@ select destination, topic,
 -- name: count_blocked
 -- How many messages of a destination wait behind another or for a person, looking at no more than so many.
 select destination, topic,
-       case when waits = 'held' then 'failed' when id in (select claimed.id from pillarbox_claim
-                     cross join json_table(message_ids, '$[*]' columns (id bigint path '$')) as claimed) then 'sending' else 'pending' end as state,
+       case when waits = 'held' then 'failed' when id in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
+                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
+                   where claimed.id is not null and r.expires_at > :now) then 'sending' else 'pending' end as state,
        1 as due, count(*), min(created_at)
   from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
          where destination = :destination and waits in ('parked', 'held')

@@ -16,13 +16,21 @@ select id, available_at from (
      limit :limit) as due
 
 -- name: read_key
--- The blocked messages of one key, by id.
-select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
-  from pillarbox_outbox
- where destination = :destination and `partition` = :partition and blocked_key = :key and id > :after
- order by id
- limit :limit
+-- The blocked messages of one key, by id, up to the one that reaches the limit of bytes. Finds the ids before it fetches.
+select o.id, o.message_id, o.destination, o.`partition`, o.kind, o.type, o.topic, o.`key`, o.payload, o.content_type, o.headers, o.source, o.subject,
+       o.correlation_id, o.causation_id, o.event_time, o.created_at, o.available_at, o.waits, o.attempts, o.last_error, o.status_at
+  from (
+        select id, sum(size) over (order by id rows between unbounded preceding and 1 preceding) as size_before
+          from (
+                select id, length(payload) as size from pillarbox_outbox
+                 where destination = :destination and `partition` = :partition and blocked_key = :key and id > :after
+                 order by id
+                 limit :limit
+               ) as first
+       ) as chosen
+  join pillarbox_outbox as o on o.id = chosen.id
+ where chosen.size_before is null or chosen.size_before < :max_bytes
+ order by o.id
 
 -- name: blocked_keys
 -- Each key with a blocked message, once, and what the first of them waits for: two probes of the index per key,

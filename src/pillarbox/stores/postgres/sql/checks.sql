@@ -64,6 +64,15 @@ select item, definition
   ) as described (rank, relname, place, item, definition)
  order by rank, relname, place, item
 
+-- name: inspect_counter
+-- The last id that the sequence gave, null for a login that may not see it, and the highest id of all messages but those
+-- that replace another. $1 the quoted name of the outbox
+select case when has_sequence_privilege(counter, 'usage, select')
+            then coalesce(pg_sequence_last_value(counter::regclass), 0) end,
+       greatest((select max(id) from pillarbox_history where id < 4503599627370496),
+                (select max(id) from pillarbox_outbox where id < 4503599627370496), 0)
+  from pg_get_serial_sequence($1, 'id') as counter
+
 -- name: inspect_settings
 -- What the server promises about a commit, as sessions of this login begin with it.
 select pg_is_in_recovery() as in_recovery,
@@ -73,10 +82,19 @@ select pg_is_in_recovery() as in_recovery,
        max(reset_val) filter (where name = 'synchronous_commit') as synchronous_commit,
        max(setting) filter (where name = 'synchronous_standby_names') as synchronous_standbys,
        (select count(*) from pg_stat_replication) as standbys,
-       current_user as login
+       current_user as login,
+       current_setting('max_prepared_transactions')::integer as prepared_transactions
   from pg_settings
  where name in ('default_transaction_read_only', 'fsync', 'full_page_writes', 'synchronous_commit',
                 'synchronous_standby_names')
+
+-- name: is_sql_ascii
+-- Whether the database has no encoding. Asked without a text in the answer: there is no telling how to read one.
+select encoding = 0 from pg_database where datname = current_database()
+
+-- name: inspect_transactions
+-- Whether a fresh message names a transaction that this server has not begun yet: it was restored from another one.
+select exists (select from pillarbox_outbox where waits is null and tx >= pg_snapshot_xmax(pg_current_snapshot()))
 
 -- name: inspect_roles
 -- What was set for roles about waiting at a commit: the writers of this database may be among them.

@@ -14,7 +14,7 @@ with clock as materialized (
     select coalesce($6::timestamptz, statement_timestamp()) as now
 ), picked as materialized (
     select consumer, source, message_id from pillarbox_inbox
-     where status = 'failed' and ($1::text is null or consumer = $1) and ($2::text[] is null or message_id = any($2))
+     where status = 'failed' and message is not null and ($1::text is null or consumer = $1) and ($2::text[] is null or message_id = any($2))
        and ($3::text is null or position(lower($3) in lower(coalesce(last_error, ''))) > 0)
      order by status, status_at
      limit $4
@@ -55,11 +55,19 @@ with clock as materialized (
 )
 select count(*) from changed
 
+-- name: inbox_counts
+-- Failed messages by consumer, among the longest failed. $1 limit
+select consumer, count(*), min(status_at)
+  from (select consumer, status_at from pillarbox_inbox where status = 'failed' order by status, status_at limit $1) f
+ group by consumer
+ order by consumer
+
 -- name: purge_inbox
--- Deletes dedup records that are done and outside the window. $1 how old, $2 limit, $3 now or null
+-- Deletes records of one status that are outside the window. $1 how old, $2 limit, $3 now or null, $4 status,
+-- $5 whether with content, or null
 with picked as materialized (
     select consumer, source, message_id from pillarbox_inbox
-     where status = 'done' and status_at <= coalesce($3::timestamptz, statement_timestamp()) - $1::interval
+     where status = $4 and ($5::boolean is null or (message is not null) = $5) and status_at <= coalesce($3::timestamptz, statement_timestamp()) - $1::interval
      order by status, status_at
      limit $2
        for update skip locked

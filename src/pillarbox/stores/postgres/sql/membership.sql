@@ -1,38 +1,40 @@
 -- name: register
 -- Enters a relay into the registry. $1 relay, $2 service, $3 host, $4 pid, $5 version, $6 destinations, $7 reachable,
 -- $8 asleep, $9 lease, $10 now or null
-insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at)
-select $1, $2, $3, $4, $5, $6, $7, $8, now, now + $9::interval
+insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease)
+select $1, $2, $3, $4, $5, $6, $7, $8, now, now + $9::interval, $9::interval
   from (select coalesce($10::timestamptz, statement_timestamp()) as now) c
-    on conflict (relay_id) do update set expires_at = excluded.expires_at, destinations = excluded.destinations,
-       reachable = excluded.reachable, asleep = excluded.asleep
+    on conflict (relay_id) do update set expires_at = excluded.expires_at, lease = excluded.lease,
+       destinations = excluded.destinations, reachable = excluded.reachable, asleep = excluded.asleep
 
 -- name: renew
 -- One more lease for a relay that is still alive. $1 relay, $2 lease, $3 reachable, $4 asleep, $5 now or null
 update pillarbox_relay
-   set expires_at = coalesce($5::timestamptz, statement_timestamp()) + $2::interval, reachable = $3, asleep = $4
+   set expires_at = coalesce($5::timestamptz, statement_timestamp()) + $2::interval, lease = $2::interval,
+       reachable = $3, asleep = $4
  where relay_id = $1 and expires_at > coalesce($5::timestamptz, statement_timestamp())
 returning relay_id
 
 -- name: registry
--- The live relays, the lanes they own, and the store's time. $1 now or null, $2 lease
+-- The live relays, the lanes they own, and the store's time. $1 now or null, $2 lease of a row that has none
 with clock as materialized (
     select coalesce($1::timestamptz, statement_timestamp()) as now
 )
 select clock.now, r.relay_id, r.service, r.host, r.pid, r.version, r.destinations, r.reachable, r.asleep, r.started_at, r.expires_at,
+       r.lease,
        (select json_object_agg(o.destination, o.partitions)
           from (select destination, array_agg(partition) as partitions
                   from pillarbox_lane where relay_id = r.relay_id group by destination) o)::text as owned
   from clock
-  left join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + $2::interval
+  left join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + coalesce(r.lease, $2::interval)
 
 -- name: relays_live
 -- Which of these relays are alive. Asked under the lanes' locks with a snapshot of its own, so that a relay which took a
--- lane a moment ago is seen. $1 relays, $2 lease, $3 now or null
+-- lane a moment ago is seen. $1 relays, $2 lease of a row that has none, $3 now or null
 select relay_id from pillarbox_relay
  where relay_id = any($1::uuid[])
    and expires_at > coalesce($3::timestamptz, statement_timestamp())
-   and expires_at <= coalesce($3::timestamptz, statement_timestamp()) + $2::interval
+   and expires_at <= coalesce($3::timestamptz, statement_timestamp()) + coalesce(lease, $2::interval)
 
 -- name: lanes_create
 -- Create the rows of lanes that are used for the first time. $1 destination, $2 partitions
@@ -50,9 +52,9 @@ select partition, relay_id from pillarbox_lane
 
 -- name: lanes_take
 -- Set a new owner and raise the epoch. $1 relay, $2 destination, $3 partitions
-update pillarbox_lane set relay_id = $1, epoch = epoch + 1
+update pillarbox_lane set relay_id = $1, epoch = epoch % 4611686018427387904 + 1
  where destination = $2 and partition = any($3::smallint[])
-returning partition, epoch
+returning partition, epoch, revision
 
 -- name: lanes_release
 -- Gives lanes up, if they are still this relay's. $1 relay, $2 destination, $3 partitions, $4 their epochs
@@ -71,8 +73,15 @@ with lanes as (
 delete from pillarbox_relay where relay_id = $1
 
 -- name: relays_forget
--- Removes relays that expired at least so long ago. $1 relays or null for all, $2 how long ago, $3 lease or null, $4 now or null
-delete from pillarbox_relay
- where ($1::uuid[] is null or relay_id = any($1::uuid[]))
-   and (expires_at <= coalesce($4::timestamptz, statement_timestamp()) - $2::interval
-        or expires_at > coalesce($4::timestamptz, statement_timestamp()) + $3::interval)
+-- Removes relays that expired at least so long ago, or that expire too far ahead, as a wrong clock writes it.
+-- $1 relays or null for all, $2 how long ago, $3 lease of a row that has none, or null: none expires too far ahead,
+-- $4 now or null. A row that its relay is writing is passed over.
+with stale as (
+    select relay_id from pillarbox_relay
+     where ($1::uuid[] is null or relay_id = any($1::uuid[]))
+       and (expires_at <= coalesce($4::timestamptz, statement_timestamp()) - $2::interval
+            or $3::interval is not null
+               and expires_at > coalesce($4::timestamptz, statement_timestamp()) + coalesce(lease, $3::interval))
+       for update skip locked
+)
+delete from pillarbox_relay r using stale where r.relay_id = stale.relay_id

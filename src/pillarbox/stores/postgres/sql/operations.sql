@@ -1,5 +1,7 @@
 -- name: reopen
--- Closed messages, and held ones, go back to be sent again: at the end of nobody's queue, never as fresh ones.
+-- Closed messages, and held ones, go back to be sent again: at the end of nobody's queue, never as fresh ones. One whose
+-- id another open message has since, after a restore that took the sequence back, gets a new id. One whose key no index
+-- takes waits as deferred, and does not block: a relay closes it again.
 -- $1 statuses, $2 held too, $3 new destination or null, $4 limit, $5 action, $6 by, $7 now or null
 with clock as materialized (
     select coalesce($7::timestamptz, statement_timestamp()) as now
@@ -27,8 +29,20 @@ with clock as materialized (
            correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
     overriding system value
     select id, message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
-           subject, correlation_id, causation_id, event_time, created_at, now, 'retry', 0, last_error, now
+           subject, correlation_id, causation_id, event_time, created_at, now,
+           case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now
       from moved, clock
+     where id < 4503599627370496 and not exists (select from pillarbox_outbox o where o.id = moved.id)
+), anew as (
+    insert into pillarbox_outbox (
+           message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+           correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+    select message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
+           subject, correlation_id, causation_id, event_time, created_at, now,
+           case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now
+      from moved, clock
+     where not (id < 4503599627370496 and not exists (select from pillarbox_outbox o where o.id = moved.id))
+     order by id
 ), freed as (
     update pillarbox_outbox
        set waits = 'retry', available_at = now, attempts = 0, status_at = now, destination = coalesce($3, destination)
@@ -44,9 +58,27 @@ with clock as materialized (
 select (select count(*) from moved) + (select count(*) from freed), (select max(id) from picked),
        (select count(*) from picked where bare)
 
+-- name: lanes_change
+-- Raises the revision of the lanes in which a person is about to change open messages, and returns those messages. A
+-- claim locks its lanes too. So this waits for a claim that is not committed, which the next statement then sees; and a
+-- later claim sees the new revision. $1 states asked for, $2 limit, $3 now or null, $4 parked ones too
+with picked as materialized (
+    select id, destination, partition from pillarbox_outbox
+     where case when waits = 'held' then 'failed' else 'pending' end = any($1::text[]) and ($4 or waits is distinct from 'parked')
+       and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($3::timestamptz, statement_timestamp())) /* where */
+     order by id
+     limit $2
+), changed as (
+    insert into pillarbox_lane (destination, partition, revision)
+    select distinct destination, partition, 1 from picked order by destination, partition
+        on conflict (destination, partition) do update set revision = pillarbox_lane.revision + 1
+)
+select coalesce(array_agg(id), '{}') from picked
+
 -- name: discard
--- Closes failed, held and waiting messages without sending; what is in a relay's hands is left alone.
--- $1 states asked for, $2 reason, $3 by, $4 limit, $5 now or null
+-- Closes failed, held and waiting messages without sending; what is in a live relay's hands is left alone.
+-- $1 states asked for, $2 reason, $3 by, $4 limit, $5 now or null, $6 open messages whose lanes are locked
 with clock as materialized (
     select coalesce($5::timestamptz, statement_timestamp()) as now
 ), failed as materialized (
@@ -57,7 +89,9 @@ with clock as materialized (
 ), open as materialized (
     select id from pillarbox_outbox
      where case when waits = 'held' then 'failed' else 'pending' end = any($1::text[])
-       and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+       and id = any($6::bigint[])
+       and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($5::timestamptz, statement_timestamp())) /* where */
      order by id
      limit $4
 ), picked as materialized (
@@ -76,7 +110,9 @@ with clock as materialized (
     insert into pillarbox_history (
            id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
            correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
-    select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+    select case when exists (select from pillarbox_history h where h.id = closed.id)
+                then 4503599627370496 + (random() * 4503599627370495)::bigint else id end,
+           message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
            correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, $2, now, 'discarded'
       from closed, clock
 ), told as (
@@ -88,17 +124,21 @@ with clock as materialized (
 select (select count(*) from renamed) + (select count(*) from closed), (select max(id) from picked), 0
 
 -- name: defer
--- Waiting messages wait until a time a person chose, and their keys with them. $1 until, $2 by, $3 limit, $4 now or null
+-- Waiting messages wait until a time a person chose, and their keys with them.
+-- $1 until, $2 by, $3 limit, $4 now or null, $5 open messages whose lanes are locked
 with clock as materialized (
     select coalesce($4::timestamptz, statement_timestamp()) as now
 ), picked as materialized (
     select id from pillarbox_outbox
      where (waits is null or waits in ('deferred', 'retry'))
-       and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+       and id = any($5::bigint[])
+       and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($4::timestamptz, statement_timestamp())) /* where */
      order by id
      limit $3
 ), deferred as (
-    update pillarbox_outbox set waits = 'retry', available_at = $1, status_at = now
+    update pillarbox_outbox
+       set waits = case when octet_length(key) > 1024 then 'deferred' else 'retry' end, available_at = $1, status_at = now
       from clock
      where id in (select id from picked) and (waits is null or waits in ('deferred', 'retry'))
     returning id, message_id, destination

@@ -1,26 +1,28 @@
 -- name: find_pending
--- Open messages that are in no relay's hands. $1 limit
+-- Open messages that are in no live relay's hands. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
        payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
- where (waits is null or waits <> 'held') and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+ where (waits is null or waits <> 'held') and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
  order by id
  limit $1
 
 -- name: find_pending_bare
--- Open messages that are in no relay's hands, without their payloads, which a viewer has no right to. $1 limit
+-- Open messages that are in no live relay's hands, without their payloads, which a viewer has no right to. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
        ''::bytea, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
- where (waits is null or waits <> 'held') and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+ where (waits is null or waits <> 'held') and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
  order by id
  limit $1
 
 -- name: find_tried
 -- Pending messages that were tried before: never fresh, so through the indexes of those that wait,
--- not looking at more than so many of them. $1 limit
+-- not looking at more than so many of them. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
        payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
@@ -32,13 +34,14 @@ select id, message_id, destination, partition, kind, type, topic, key,
         select id from (select id, attempts, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
                          order by destination, partition, key, id + 0 limit 100000) blocked
          where attempts > 0 and waits <> 'held'))
-   and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+   and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
  order by id
  limit $1
 
 -- name: find_tried_bare
 -- Pending messages that were tried before: never fresh, so through the indexes of those that wait,
--- not looking at more than so many of them, without their payloads, which a viewer has no right to. $1 limit
+-- not looking at more than so many of them, without their payloads, which a viewer has no right to. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
        ''::bytea, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
@@ -50,27 +53,30 @@ select id, message_id, destination, partition, kind, type, topic, key,
         select id from (select id, attempts, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
                          order by destination, partition, key, id + 0 limit 100000) blocked
          where attempts > 0 and waits <> 'held'))
-   and id not in (select unnest(message_ids) from pillarbox_claim) /* where */
+   and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
  order by id
  limit $1
 
 -- name: find_sending
--- Messages in a relay's hands: found through the claims. $1 limit
+-- Messages in a live relay's hands: found through the claims. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
        payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
- where (waits is null or waits <> 'held') and id = any(array(select unnest(message_ids) from pillarbox_claim)) /* where */
+ where (waits is null or waits <> 'held') and id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()))) /* where */
  order by id
  limit $1
 
 -- name: find_sending_bare
--- Messages in a relay's hands: found through the claims, without their payloads, which a viewer has no right to. $1 limit
+-- Messages in a live relay's hands: found through the claims, without their payloads, which a viewer has no right to. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
        ''::bytea, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
- where (waits is null or waits <> 'held') and id = any(array(select unnest(message_ids) from pillarbox_claim)) /* where */
+ where (waits is null or waits <> 'held') and id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()))) /* where */
  order by id
  limit $1
 
@@ -115,17 +121,19 @@ select id, message_id, destination, partition, kind, type, topic, key,
  limit $1
 
 -- name: count_open
--- How many open messages match, by the state people see. $1 states
+-- How many open messages match, by the state people see. $1 states, $2 now or null
 select count(*) from (
     select case when waits = 'held' then 'failed'
-                when id in (select unnest(message_ids) from pillarbox_claim) then 'sending'
+                when id in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) then 'sending'
                 else 'pending' end as state
       from pillarbox_outbox where true /* where */
 ) m where state = any($1::text[])
 
 -- name: count_fresh
 -- How many fresh messages each destination has, from the index alone up to the limit; and the topics of the first of
--- them, for which rows must be looked up. Without a topic: all. $1 limit, $2 how many are looked up
+-- them, for which rows must be looked up. Without a topic: all. $1 limit, $2 how many are looked up,
+-- $3 now or null
 with recursive place (destination) as (
     select min(destination) from pillarbox_outbox where waits is null
     union all
@@ -150,7 +158,8 @@ select p.destination, first.topic, true, count(*), min(first.created_at), false
          order by o.destination, o.partition, o.id + 0
          limit least($1, $2::bigint)
        ) first
- where first.id not in (select unnest(message_ids) from pillarbox_claim)
+ where first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($3::timestamptz, statement_timestamp()))
  group by p.destination, first.topic
 
 -- name: count_timed
@@ -200,12 +209,13 @@ select p.destination, first.topic, side.due, count(*), min(first.available_at), 
                ) o
          limit least($1, $2::bigint)
        ) first
- where first.id not in (select unnest(message_ids) from pillarbox_claim)
+ where first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($3::timestamptz, statement_timestamp()))
  group by 1, 2, 3
 
 -- name: count_blocked
 -- How many messages wait behind another or for a person, looking at no more than so many of each destination, for no
--- index tells them apart. $1 limit
+-- index tells them apart. $1 limit, $2 now or null
 with recursive place (destination) as (
     select min(destination) from pillarbox_outbox where waits in ('retry', 'parked', 'held')
     union all
@@ -223,7 +233,8 @@ select p.destination, first.topic, case first.waits when 'held' then 'failed' el
                  order by b.destination, b.partition, b.key, b.id + 0
                  limit $1) o
        ) first
- where first.waits = 'held' or first.waits = 'parked' and first.id not in (select unnest(message_ids) from pillarbox_claim)
+ where first.waits = 'held' or first.waits = 'parked' and first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()))
  group by 1, 2, 3
 
 -- name: count_sending
@@ -234,7 +245,8 @@ select destination, topic, 'sending', not is_timed or available_at <= coalesce($
        count(*) >= $1, case when is_timed then 'timed' when waits is null then 'fresh' end
   from (select destination, topic, waits, available_at, created_at, coalesce(waits in ('deferred', 'retry'), false) as is_timed
           from pillarbox_outbox
-         where id = any(array(select unnest(message_ids) from pillarbox_claim limit $1)) and waits is distinct from 'held') m
+         where id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+                              where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()) limit $1)) and waits is distinct from 'held') m
  group by 1, 2, 4, 8
 
 -- name: count_closed
@@ -298,7 +310,7 @@ select destination, topic,
        date_part('epoch', status_at - case when attempts = 0 and available_at > created_at then available_at else created_at end),
        date_part('epoch', status_at - event_time), status_at
   from pillarbox_history
- where status = 'delivered' and status_at >= $1
+ where status = 'delivered' and status_at >= $1 and isfinite(status_at) and isfinite(event_time) and isfinite(created_at)
  order by status desc, status_at desc, id desc
  limit $2
 
@@ -311,7 +323,7 @@ select destination, count(*)
 
 -- name: claims_old
 -- Batches that have been in a relay's hands for long, oldest first. $1 before when, $2 limit
-select relay_id, claimed_at, message_ids, strikes
+select relay_id, claimed_at, array(select m.id from unnest(message_ids) as m (id) where m.id is not null), strikes
   from pillarbox_claim
  where claimed_at <= $1 and message_ids <> '{}'
  order by claimed_at

@@ -1,8 +1,11 @@
 -- name: read
--- Fresh messages of the lanes above their marks, those that became visible late below them, and the snapshot of both.
+-- Fresh messages of the lanes above their marks, those that became visible late below them, the snapshot of both, and
+-- when the server was started: behind a pooler a failover keeps the connection, and the marks are those of another server.
 -- $1 destination, $2 partitions, $3 their marks, $4 limit per lane, $5 limit of fresh ones, $6 transactions that were
 -- in progress at the previous read, $7 the first that had not begun, $8 the highest mark, $9 limit of late ones,
 -- $10 keys to skip. With those, the highest fresh id of each lane comes too, in a row without a destination.
+-- $11 limit of bytes: fresh ones end with the one that reaches it; late ones that reach it do not come, and their number
+-- is the highest. The size of a payload is known without fetching it.
 -- id + 0 is what the indexes hold. A transaction that is still in progress is not looked for: its rows cannot be seen.
 with lanes as materialized (
     select partition, low from unnest($2::smallint[], $3::bigint[]) as l (partition, low)
@@ -22,17 +25,30 @@ with lanes as materialized (
       where tx >= $7::xid8 and id + 0 <= $8::bigint and waits is null
       order by tx, id + 0
       limit $9)
+), late_here as materialized (
+    select o.* from late o join lanes on lanes.partition = o.partition and o.id <= lanes.low
+     where o.destination = $1
+), too_large as materialized (
+    select count(*) > 1 and sum(octet_length(payload)) >= $11::bigint as late from late_here
 ), fresh as (
-    select o.*
-      from lanes
-     cross join lateral (
-            select * from pillarbox_outbox o
-             where o.destination = $1 and o.partition = lanes.partition and o.id + 0 > lanes.low and o.waits is null
-               and (o.key is null or o.key <> all($10::text[]))
-             order by o.destination, o.partition, o.id + 0
-             limit $4
+    select *
+      from (
+            select o.*, sum(octet_length(o.payload)) over (rows between unbounded preceding and 1 preceding) as before
+              from (
+                    select o.*
+                      from lanes
+                     cross join lateral (
+                            select * from pillarbox_outbox o
+                             where o.destination = $1 and o.partition = lanes.partition and o.id + 0 > lanes.low
+                               and o.waits is null
+                               and (o.key is null or o.key <> all($10::text[]))
+                             order by o.destination, o.partition, o.id + 0
+                             limit $4
+                           ) o
+                     limit $5
+                   ) o
            ) o
-     limit $5
+     where o.before is null or o.before < $11::bigint
 ), highest as (
     select lanes.partition, o.id
       from lanes
@@ -46,28 +62,26 @@ with lanes as materialized (
 )
 select null::bigint as id, null::uuid as message_id, pg_current_snapshot()::text as destination, null::smallint, null::text,
        null::text, null::text, null::text, null::bytea, null::text, null::jsonb, null::text, null::text, null::text,
-       null::text, null::timestamptz, null::timestamptz, null::timestamptz, null::text,
-       (select count(*) from late)::integer as attempts, null::text, null::timestamptz
+       null::text, pg_postmaster_start_time(), null::timestamptz, null::timestamptz, null::text,
+       case when (select late from too_large) then 2147483647 else (select count(*) from late)::integer end as attempts, null::text, null::timestamptz
 union all
 select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
   from fresh
 union all
-select o.id, message_id, destination, o.partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
-  from late o join lanes on lanes.partition = o.partition and o.id <= lanes.low
- where o.destination = $1
+  from late_here
+ where not (select late from too_large)
 union all
 select id, null, null, partition, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        null, null, null
   from highest
 
--- name: read_due
--- Deferred and retrying messages of the lanes whose time has come, of each lane the longest due.
+-- name: due_ahead
+-- Deferred and retrying messages of the lanes whose time has come, of each lane the longest due: only ids and sizes.
 -- $1 destination, $2 partitions, $3 now or null, $4 limit, $5 ids to leave out
-select o.id, o.message_id, o.destination, o.partition, o.kind, o.type, o.topic, o.key, o.payload, o.content_type, o.headers,
-       o.source, o.subject, o.correlation_id, o.causation_id, o.event_time, o.created_at, o.available_at, o.waits,
-       o.attempts, o.last_error, o.status_at
+select o.available_at, o.id, octet_length(o.payload)
   from unnest($2::smallint[]) as l (partition)
  cross join lateral (
         select * from pillarbox_outbox o
@@ -78,16 +92,30 @@ select o.id, o.message_id, o.destination, o.partition, o.kind, o.type, o.topic, 
          limit $4
        ) o
 
+-- name: read_due
+-- The due messages that were chosen. An operator may have changed some since. $1 ids, $2 destination, $3 now or null
+select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
+  from pillarbox_outbox
+ where id = any($1::bigint[]) and destination = $2 and waits in ('deferred', 'retry')
+   and available_at <= coalesce($3::timestamptz, statement_timestamp())
+
 -- name: read_key
--- The blocked messages of one key, by id. $1 destination, $2 partition, $3 key, $4 above this id, $5 limit
+-- The blocked messages of one key, by id. $1 destination, $2 partition, $3 key, $4 above this id, $5 limit, $6 limit of bytes
 select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), waits, attempts,
        last_error, status_at
-  from pillarbox_outbox
- where destination = $1 and partition = $2 and key = $3 and id + 0 > $4
-   and waits in ('retry', 'parked', 'held')
- order by destination, partition, key, id + 0
- limit $5
+  from (
+        select o.*, sum(octet_length(o.payload)) over (rows between unbounded preceding and 1 preceding) as before
+          from (
+                select * from pillarbox_outbox
+                 where destination = $1 and partition = $2 and key = $3 and id + 0 > $4
+                   and waits in ('retry', 'parked', 'held')
+                 order by destination, partition, key, id + 0
+                 limit $5
+               ) o
+       ) o
+ where o.before is null or o.before < $6::bigint
 
 -- name: blocked_keys
 -- Each key with a blocked message, once, and what its first one waits for: two probes of the index per key, however

@@ -1,6 +1,6 @@
 -- name: fence
 -- The owner and epoch of each lane, to compare with a fence. The write transaction keeps them as they are.
-select partition, relay_id, epoch from pillarbox_lane where destination = :destination and partition in :partitions
+select partition, relay_id, epoch, revision from pillarbox_lane where destination = :destination and partition in :partitions
 
 -- name: claim
 -- Record a batch as claimed by a relay. The number makes repeating it harmless.
@@ -24,6 +24,18 @@ select relay_id, number, message_ids, strikes from pillarbox_claim
  where relay_id in :relay_ids
  order by relay_id, number
 
+-- name: gone_claims
+-- The claims of relays that are gone.
+select relay_id, number, message_ids, strikes from pillarbox_claim
+ where relay_id not in (select relay_id from pillarbox_relay where expires_at > :now)
+ order by relay_id, number
+
+-- name: claims_lock
+-- The claims of relays whose lanes are being taken. The whole file is locked, so none is being written.
+select relay_id, number, message_ids, strikes from pillarbox_claim
+ where relay_id in :relay_ids
+ order by relay_id, number
+
 -- name: claims_recover
 -- Record recovered messages as claimed by the new owner. A leftover under the number is from a take whose answer was
 -- lost.
@@ -37,5 +49,5 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
 delete from pillarbox_claim
  where not exists (select 1 from pillarbox_relay as r where r.relay_id = pillarbox_claim.relay_id)
    and not exists (
-        select 1 from json_each(pillarbox_claim.message_ids) as claimed
+        select 1 from json_each(case when json_valid(pillarbox_claim.message_ids) then pillarbox_claim.message_ids else '[]' end) as claimed
          cross join pillarbox_outbox as o on o.id = claimed.value)

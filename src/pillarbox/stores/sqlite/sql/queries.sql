@@ -1,11 +1,13 @@
 -- name: find_pending
--- Open messages that are in no relay's hands, with or without the parked ones.
+-- Open messages that are in no live relay's hands, with or without the parked ones.
 select id, message_id, destination, partition, kind, type, topic, key,
        case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where waits is not 'held' and (:parked or waits is not 'parked')
-   and id not in (select value from pillarbox_claim, json_each(message_ids)) /* where */
+   and id not in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
+                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+                   where value is not null and expires_at > :now) /* where */
  order by id
  limit :limit
 
@@ -23,17 +25,21 @@ select id, message_id, destination, partition, kind, type, topic, key,
         select id from (select id, attempts from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
                          where waits in ('retry', 'parked', 'held') limit 100000) where attempts > 0)
    and waits <> 'held' and (:parked or waits <> 'parked')
-   and id not in (select value from pillarbox_claim, json_each(message_ids)) /* where */
+   and id not in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
+                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+                   where value is not null and expires_at > :now) /* where */
  order by id
  limit :limit
 
 -- name: find_sending
--- Messages in a relay's hands: found through the claims.
+-- Messages in a live relay's hands: found through the claims.
 select id, message_id, destination, partition, kind, type, topic, key,
        case when :payloads then payload when payload is not null then x'' end, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
- where waits is not 'held' and id in (select value from pillarbox_claim, json_each(message_ids)) /* where */
+ where waits is not 'held' and id in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
+                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+                   where value is not null and expires_at > :now) /* where */
  order by id
  limit :limit
 
@@ -56,6 +62,14 @@ select id, message_id, destination, partition, kind, type, topic, key,
  where +status = 'delivered' /* where */
  order by id
  limit :limit
+
+-- name: count_selected
+-- Count the selected messages exactly, open and closed. The view takes messages of relays that are gone for sending.
+select count(*) from pillarbox_messages
+ where case when state = 'sending' and id not in (
+          select value from pillarbox_claim join pillarbox_relay using (relay_id),
+           json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+           where value is not null and expires_at > :now) then 'pending' else state end in :states /* where */
 
 -- name: open_destinations
 -- The destinations that have open messages: one index probe for each, and for each reason to wait.
@@ -84,7 +98,9 @@ union select destination from blocked where destination is not null
 -- name: count_fresh
 -- How many fresh messages a destination has, looking at no more than so many.
 select destination, topic,
-       case when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       case when id in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
+                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+                   where value is not null and expires_at > :now) then 'sending' else 'pending' end as state,
        1 as due, count(*), min(created_at)
   from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
          where destination = :destination and waits is null
@@ -94,7 +110,9 @@ select destination, topic,
 -- name: count_due
 -- How many messages of a destination wait for a time, looking at no more than so many.
 select destination, topic,
-       case when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       case when id in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
+                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+                   where value is not null and expires_at > :now) then 'sending' else 'pending' end as state,
        available_at <= :now as due, count(*), min(available_at)
   from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
          where destination = :destination and waits in ('deferred', 'retry')
@@ -104,7 +122,9 @@ select destination, topic,
 -- name: count_blocked
 -- How many messages of a destination wait behind another or for a person, looking at no more than so many.
 select destination, topic,
-       case when waits = 'held' then 'failed' when id in (select value from pillarbox_claim, json_each(message_ids)) then 'sending' else 'pending' end as state,
+       case when waits = 'held' then 'failed' when id in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
+                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
+                   where value is not null and expires_at > :now) then 'sending' else 'pending' end as state,
        1 as due, count(*), min(created_at)
   from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
          where destination = :destination and waits in ('retry', 'parked', 'held') and waits <> 'retry'

@@ -11,9 +11,18 @@ select message_id, destination, action, at, `by`, attempt, error, detail
  order by id
 
 -- name: journal_note
--- Record an operation on a message or on a destination.
+-- Record an operation on a destination, or on a message of it.
 insert into pillarbox_journal (message_id, destination, action, at, `by`, error)
 values (:message_id, :destination, :action, :now, :by, :reason)
+
+-- name: journal_messages
+-- Record an operation on messages, before it is carried out: each is open or closed.
+insert into pillarbox_journal (message_id, destination, action, at, `by`, error)
+select message_id, destination, :action, :now, :by, :reason
+  from (select id, message_id, destination from pillarbox_outbox where id in :ids
+        union all
+        select id, message_id, destination from pillarbox_history where id in :ids) as changed
+ order by id
 
 -- name: journal_store
 -- Record an operation on the store as a whole.

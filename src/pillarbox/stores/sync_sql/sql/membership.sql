@@ -1,14 +1,15 @@
 -- name: renew
 -- Extend the lease of a relay that has not expired.
 update pillarbox_relay
-   set expires_at = :now + :lease, reachable = :reachable, asleep = :asleep
+   set expires_at = :now + :lease, lease = :lease, reachable = :reachable, asleep = :asleep
  where relay_id = :relay_id and expires_at > :now
 
 -- name: relays_live
--- The live relays: not expired, and not expiring later than one lease from now, which a wrong clock would write.
-select relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at
+-- The live relays: not expired, and not expiring later than their own lease from now, which a wrong clock would write.
+-- A row without a lease of its own is judged by the caller's.
+select relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease
   from pillarbox_relay
- where expires_at > :now and expires_at <= :now + :lease
+ where expires_at > :now and expires_at <= :now + coalesce(lease, :lease)
  order by relay_id
 
 -- name: lanes_owned
@@ -17,7 +18,7 @@ select destination, `partition`, relay_id from pillarbox_lane where relay_id is 
 
 -- name: lanes_take
 -- Set a new owner and raise the epoch: the fence of the previous owner fails from now on.
-update pillarbox_lane set relay_id = :relay_id, epoch = epoch + 1
+update pillarbox_lane set relay_id = :relay_id, epoch = epoch % 4611686018427387904 + 1
  where destination = :destination and `partition` in :partitions
 
 -- name: lanes_release

@@ -6,15 +6,29 @@ update pillarbox_outbox
 
 -- name: reopen_closed
 -- Reopen closed messages for retry under their old ids. As fresh ones they would be missed: a relay may have read past
--- them.
+-- them. After reopen_anew. One whose key no index of MySQL takes waits as deferred, and does not block: a relay closes it
+-- again.
 insert into pillarbox_outbox (
        id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
 select id, message_id, coalesce(:to, destination), `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at,
-       :now, 'retry', 0, last_error, :now
-  from pillarbox_history
- where id in :ids
+       :now, case when length(`key`) > 1024 then 'deferred' else 'retry' end, 0, last_error, :now
+  from pillarbox_history as h
+ where id in :ids and id < 4503599627370496 and not exists (select 1 from pillarbox_outbox as o where o.id = h.id)
+
+-- name: reopen_anew
+-- Reopen closed messages under new ids whose old ones other open messages have since, after a restore that took the
+-- counter back.
+insert into pillarbox_outbox (
+       message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+select message_id, coalesce(:to, destination), `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at,
+       :now, case when length(`key`) > 1024 then 'deferred' else 'retry' end, 0, last_error, :now
+  from pillarbox_history as h
+ where id in :ids and (id >= 4503599627370496 or exists (select 1 from pillarbox_outbox as o where o.id = h.id))
+ order by id
 
 -- name: discard_failed
 -- Mark failed messages in the history as discarded.
@@ -26,10 +40,12 @@ update pillarbox_history set status = 'discarded', last_error = :reason, status_
 insert into pillarbox_history (
        id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
-select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+select case when exists (select 1 from pillarbox_history as h where h.id = o.id)
+            then 4503599627370496 + /* random */ else id end,
+       message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 9223372036854775807), attempts, :reason,
        :now, 'discarded'
-  from pillarbox_outbox
+  from pillarbox_outbox as o
  where id in :ids
 
 -- name: close_discarded
@@ -38,7 +54,8 @@ delete from pillarbox_outbox where id in :ids
 
 -- name: defer
 -- Let pending messages wait until a given time. As retries they also block their key.
-update pillarbox_outbox set waits = 'retry', available_at = :until, status_at = :now
+update pillarbox_outbox
+   set waits = case when length(`key`) > 1024 then 'deferred' else 'retry' end, available_at = :until, status_at = :now
  where id in :ids
 
 -- name: delete_closed

@@ -8,15 +8,11 @@ select id, message_id, destination, `partition`, kind, type, topic, `key`,
  order by id
  limit :limit
 
--- name: count_selected
--- Count the selected messages exactly, open and closed.
-select count(*) from pillarbox_messages where state in :states /* where */
-
 -- name: activity
--- The latest deliveries, newest first, with their times in microseconds.
+-- The latest deliveries, newest first, with their times in microseconds. As doubles: whole numbers may be out of range.
 select destination, topic,
-       status_at - case when attempts = 0 and available_at > created_at then available_at else created_at end,
-       status_at - event_time, status_at
+       status_at + 0e0 - case when attempts = 0 and available_at > created_at then available_at else created_at end,
+       status_at + 0e0 - event_time, status_at
   from pillarbox_history
  where status = 'delivered' and status_at >= :now - :window
  order by status_at desc, id desc

@@ -1,3 +1,7 @@
+-- name: sizes
+-- The payload sizes of messages, to choose how many to fetch.
+select id, length(payload) from pillarbox_outbox where id in :ids
+
 -- name: read
 -- Read the messages that were chosen by id, in id order.
 select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,

@@ -5,10 +5,10 @@ Import it in `env.py`, or in the migration that uses it:
     import pillarbox.integrations.alembic
 
     def upgrade():
-        op.create_pillarbox_tables(1)
+        op.create_pillarbox_tables(2)
 
     def downgrade():
-        op.drop_pillarbox_tables(1)
+        op.drop_pillarbox_tables(2)
 """
 
 from __future__ import annotations

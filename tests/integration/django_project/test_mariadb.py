@@ -124,6 +124,10 @@ def test_a_deadlock_that_a_handler_caught_is_no_commit(scene: Scene, project: di
          "mysql:///shop?unix_socket=%2Frun%2Fmy.sock"),
         ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/ca", "cert": "/c", "key": "/k", "cipher": "x"}}},
          "mysql://db/shop?ssl_ca=%2Fca&ssl_cert=%2Fc&ssl_key=%2Fk"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl_mode": "DISABLED"}}, "mysql://db/shop?ssl=off"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl_mode": "required"}}, "mysql://db/shop?ssl=unverified"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl_mode": "REQUIRED", "ssl": {"ca": "/ca"}}},
+         "mysql://db/shop?ssl_ca=%2Fca"),
         ({"NAME": "", "OPTIONS": {"read_default_file": "/my.cnf"}}, None),
     ],
 )  # fmt: skip
@@ -161,8 +165,9 @@ from pillarbox.integrations.django import publish
 from pillarbox.integrations.django.models import JournalLine, Message
 from pillarbox.integrations.django.operations import ChangeTables
 from pillarbox.integrations.django.testing import DjangoKit
+from pillarbox.stores.migrations import latest_version
 
-change = ChangeTables(since=0, to=1)
+change = ChangeTables(since=0, to=latest_version("mysql"))
 with connection.schema_editor() as editor:
     change.database_forwards("pillarbox", editor)
 transaction.atomic()(publish)({}, type="x")

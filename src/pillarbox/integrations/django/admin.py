@@ -35,7 +35,7 @@ from pillarbox.message import State
 from pillarbox.operations.bulk import BATCH_SIZE, change_all, describe_result, format_count
 from pillarbox.operations.failures import group_failures
 from pillarbox.operations.store_access import run_on_store
-from pillarbox.redaction import redact
+from pillarbox.redaction import redact_block, redact_line
 from pillarbox.stores.rules import eligible_states
 from pillarbox.stores.urls import parse_store_url
 
@@ -272,17 +272,21 @@ class MessageAdmin(admin.ModelAdmin):
 
     @admin.display(description="last error")
     def error(self, message: Message) -> str:
-        return redact(message.last_error or "")
+        return redact_line(message.last_error or "")
 
     @admin.display(description="headers")
     def display_headers(self, message: Message) -> str:
-        return "\n".join(redact(f"{name}: {value}") for name, value in (message.headers or {}).items())
+        return "\n".join(redact_line(f"{name}: {value}") for name, value in (message.headers or {}).items())
 
     @admin.display(description="journal")
     def journal(self, message: Message) -> str:
         lines = JournalLine.objects.using(message._state.db).filter(message_id=message.message_id).order_by("id")
         shown = [
-            {"line": line, "error": redact(line.error or ""), "detail": redact(line.detail or "")}
+            {
+                "line": line,
+                "error": redact_line(line.error or "", limit=2_000),
+                "detail": redact_block(line.detail or "", limit=50_000),
+            }
             for line in lines[:_JOURNAL_LINES]
         ]
         table: str = render_to_string("admin/pillarbox/journal.html", {"lines": shown})
@@ -368,7 +372,7 @@ class MessageAdmin(admin.ModelAdmin):
         try:
             result = change.run(ids, by=by, reason=reason, using=find_database(request))
         except PillarboxError as error:
-            self.message_user(request, redact(str(error)), messages.ERROR)
+            self.message_user(request, redact_line(str(error)), messages.ERROR)
             return
         text = describe_result(change.action, result)
         self.message_user(request, text, messages.SUCCESS if result.count else messages.WARNING)
@@ -414,7 +418,8 @@ class FailureAdmin(MessageAdmin):
             return []
         first = self.get_queryset(request).only("id", "destination", "last_error", "status_at").order_by(*self.ordering)
         return [
-            {"group": group, "error": redact(group.error)} for group in group_failures(list(first[:_GROUPED_FAILURES]))
+            {"group": group, "error": redact_line(group.error)}
+            for group in group_failures(list(first[:_GROUPED_FAILURES]))
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -111,7 +112,18 @@ def _build_mysql_url(database: Mapping[str, Any]) -> str:
     files = {
         f"ssl_{name}": path for name, path in (django_options.get("ssl") or {}).items() if name in ("ca", "cert", "key")
     }
-    return _build_server_url("mysql", database, ({"unix_socket": socket} if socket else {}) | files)
+    mode = _MYSQL_SSL_MODES.get(str(django_options.get("ssl_mode", "")).upper())
+    ssl = {"ssl": mode} if mode is not None and not files else {}
+    return _build_server_url("mysql", database, ({"unix_socket": socket} if socket else {}) | files | ssl)
+
+
+_MYSQL_SSL_MODES: Final = MappingProxyType(
+    {
+        "DISABLED": "off", "PREFERRED": "unverified", "REQUIRED": "unverified", "VERIFY_CA": "on",
+        "VERIFY_IDENTITY": "on",
+    }
+)  # fmt: skip
+"""mysqlclient's option ssl_mode, in the words of a store URL."""
 
 
 def _build_server_url(scheme: str, database: Mapping[str, Any], options: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -15,7 +15,14 @@ from pillarbox.integrations.django import conf
 from pillarbox.integrations.django.outbox import publish
 from pillarbox.message import Kind, State, Waits
 from pillarbox.message import Message as StoredMessage
-from pillarbox.stores.sync_sql.rows import from_microseconds, to_microseconds
+from pillarbox.stores.sync_sql.rows import parse_uuid_or_none, to_microseconds, to_time
+from pillarbox.stores.unreadable import NO_ID, clean_text
+
+_DERIVED: Final = frozenset({"payload_kept", "raw", "unreadable"})
+"""Fields of a message that no column holds."""
+
+_FIRST_DAY: Final = "0001-01-02 00:00:00+00"
+_LAST_DAY: Final = "9999-12-31 00:00:00+00"
 
 __all__ = ["AggregateModel", "Failure", "JournalLine", "Message", "MessageIdField", "TimeField"]
 
@@ -27,9 +34,15 @@ class TimeField(models.DateTimeField):
         # Not that of a time: the backend would try to parse the number as a text.
         return "BigIntegerField"
 
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Select null for a time that no `datetime` can hold, as infinity: psycopg would fail for the whole page."""
+        if compiler.connection.vendor != "postgresql" or params:
+            return sql, params
+        return f"case when {sql} >= '{_FIRST_DAY}' and {sql} < '{_LAST_DAY}' then {sql} end", params
+
     def from_db_value(self, value: Any, _expression: object, connection: Any) -> datetime | None:
-        if value is None or isinstance(value, int):
-            return None if value is None else from_microseconds(value)
+        if value is None or not isinstance(value, datetime):
+            return None if value is None else to_time(value)
         stored: datetime = value
         return stored if stored.tzinfo is not None else stored.replace(tzinfo=ZoneInfo(connection.timezone_name))
 
@@ -42,11 +55,21 @@ class MessageIdField(models.UUIDField):
     """UUID that is PostgreSQL's own type, and text with dashes on other stores."""
 
     def from_db_value(self, value: Any, _expression: object, _connection: object) -> UUID | None:
-        return value if value is None or isinstance(value, UUID) else UUID(value)
+        return value if value is None or isinstance(value, UUID) else parse_uuid_or_none(value) or NO_ID
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:  # noqa: ARG002 - Django's
         uuid = self.to_python(value)
         return uuid if uuid is None or connection.vendor == "postgresql" else str(uuid)
+
+
+class HeadersField(models.JSONField):
+    """Headers as the row has them: what is no JSON is shown as text."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (TypeError, ValueError, RecursionError):
+            return clean_text(value)
 
 
 class ReadOnlyModel(models.Model):
@@ -79,7 +102,7 @@ class Message(ReadOnlyModel):
     key = models.TextField(null=True)
     payload = models.BinaryField(null=True)
     content_type = models.TextField()
-    headers = models.JSONField(null=True)
+    headers: Any = HeadersField(null=True)
     source = models.TextField()
     subject = models.TextField(null=True)
     correlation_id = models.TextField()
@@ -108,7 +131,7 @@ class Message(ReadOnlyModel):
 
     def to_message(self) -> StoredMessage:
         """Convert the row to the `Message` of the other parts of Pillarbox."""
-        values = {name: getattr(self, name) for name in StoredMessage.__struct_fields__ if name != "payload_kept"}
+        values = {name: getattr(self, name) for name in StoredMessage.__struct_fields__ if name not in _DERIVED}
         return StoredMessage(
             **values
             | {

@@ -17,7 +17,9 @@ LONGEST: Final = timedelta(days=36_500)
 
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 """Units in milliseconds, the largest first."""
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[dhms])")
+_MAX_TEXT: Final = 64
+"""Characters. Searching a long row of digits for a unit would take time with its square."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -27,9 +29,10 @@ def parse_duration(text: str) -> timedelta:
         return FOREVER
     if word == "0":
         return timedelta(0)
-    parts = _PART.findall(word)
+    parts = _PART.findall(word) if len(word) <= _MAX_TEXT else []
     if not parts or "".join(number + unit for number, unit in parts) != word:
-        raise ConfigError(f"{text!r} is not a duration: write for example 250ms, 30s, 5m, 1h30m, 7d or forever.")
+        shown = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+        raise ConfigError(f"{shown!r} is not a duration: write for example 250ms, 30s, 5m, 1h30m, 7d or forever.")
     try:
         return timedelta(milliseconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     except OverflowError:

@@ -68,6 +68,10 @@ class ConfigValue(msgspec.Struct, frozen=True):
     value: object
     origin: ConfigOrigin
 
+    def __repr__(self) -> str:
+        # The value may be a URL with a password.
+        return f"ConfigValue(***, {self.origin!r})"
+
 
 Layer: TypeAlias = Mapping[KeyPath, ConfigValue]
 """All values of one origin. Paths are relative to the section that is being read."""
@@ -308,7 +312,9 @@ def _explain(error: msgspec.ValidationError, hints: Mapping[str, Any], *, transp
     if match is None or match["name"] is None:
         return f"The {transport} transport's options are incomplete: {error}."
     name = match["name"]
-    choices = [str(choice) for choice in get_args(hints[name]) if isinstance(choice, str)]
+    parts = get_args(hints[name])
+    options = [option for part in parts for option in (get_args(part) or (part,))]  # `Literal[…] | None` is nested
+    choices = [option for option in options if isinstance(option, str)]
     if choices:
         return f"The option {name} of the {transport} transport is one of {join_words(choices, last='or')}."
     reason = match["reason"].replace("`", "").replace("Expected", "expected")

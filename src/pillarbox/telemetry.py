@@ -8,6 +8,7 @@ from typing import Final
 
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.message import Message
+from pillarbox.redaction import redact_line
 
 __all__ = [
     "ATTEMPT",
@@ -24,6 +25,7 @@ __all__ = [
     "FENCED",
     "INBOX_DUPLICATES",
     "INBOX_FAILED",
+    "INBOX_FAILED_NOW",
     "INBOX_HANDLED",
     "INBOX_RETRIED",
     "LATENCY",
@@ -66,6 +68,7 @@ DESTINATION_SERVED: Final = "outbox_destination_relays"
 INBOX_HANDLED: Final = "inbox_handled"
 INBOX_DUPLICATES: Final = "inbox_duplicates"
 INBOX_FAILED: Final = "inbox_failed"
+INBOX_FAILED_NOW: Final = "inbox_failed_count"
 INBOX_RETRIED: Final = "inbox_retried"
 
 LATENCY_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -127,6 +130,9 @@ class Telemetry:
     def on_store_failed(self, what: str, error: Exception) -> None:
         """The store could not be reached; the call is repeated."""
 
+    def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
+        """The store refuses to record anything about a message: it stays with this relay, and is not sent again."""
+
     def on_duty_failed(self, what: str, error: Exception) -> None:
         """A duty such as cleaning failed; it is repeated at its next turn."""
 
@@ -176,7 +182,7 @@ class LoggingTelemetry(Telemetry):
         log.warning("%s answers again", destination, extra=_fields(destination))
 
     def on_paused(self, destination: str, *, reason: str) -> None:
-        log.warning("%s is paused: %s", destination, reason, extra=_fields(destination))
+        log.warning("%s is paused: %s", destination, redact_line(reason), extra=_fields(destination))
 
     def on_resumed(self, destination: str) -> None:
         log.warning("%s is resumed", destination, extra=_fields(destination))
@@ -196,13 +202,19 @@ class LoggingTelemetry(Telemetry):
         log.error("refused: another relay owns lanes %s of %s", lanes, destination, extra=extra)
 
     def on_lease_lost(self, *, reason: str) -> None:
-        log.error("the lease is lost, starting again under a new id: %s", reason)
+        log.error("the lease is lost, starting again under a new id: %s", redact_line(reason))
 
     def on_store_failed(self, what: str, error: Exception) -> None:
-        log.warning("%s failed, trying again: %s", what, error, extra={"error": str(error)})
+        reason = redact_line(str(error))
+        log.warning("%s failed, trying again: %s", what, reason, extra={"error": reason})
+
+    def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
+        extra = _fields(destination, message) | {"error": reason}
+        text = "set %s to %s aside, because the store refuses to record anything about it: %s"
+        log.error(text, message.message_id, destination, reason, extra=extra)
 
     def on_duty_failed(self, what: str, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"
+        reason = redact_line(f"{type(error).__name__}: {error}")
         log.warning("%s failed, trying again later: %s", what, reason, extra={"error": reason})
 
     def on_cleaned(self, *, messages: int, inbox: int) -> None:
@@ -267,6 +279,10 @@ class CompositeTelemetry(Telemetry):
     def on_store_failed(self, what: str, error: Exception) -> None:
         for telemetry in self._telemetries:
             telemetry.on_store_failed(what, error)
+
+    def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_set_aside(destination, message, reason=reason)
 
     def on_duty_failed(self, what: str, error: Exception) -> None:
         for telemetry in self._telemetries:

@@ -29,7 +29,7 @@ from pillarbox.errors import ConfigError, MissingExtra, UnknownDestination
 from pillarbox.message import SKIPPED_DESTINATION, Names, check_destination
 from pillarbox.redaction import expand_variables, redact
 from pillarbox.relay.relay import Destination
-from pillarbox.relay.settings import DestinationSettings, RelaySettings
+from pillarbox.relay.settings import DestinationSettings, RelaySettings, check_dead_letters
 from pillarbox.settings import (
     DEFAULT_ORIGIN,
     ConfigOrigin,
@@ -66,7 +66,7 @@ SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path != ("de
 _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
 _EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED)
-_MAY_BE_FOREVER: Final = frozenset({"delivered", "failed", "skipped", "discarded", "inbox"})
+_MAY_BE_FOREVER: Final = frozenset({"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed"})
 """Retentions. Nothing else may last forever."""
 
 
@@ -261,6 +261,7 @@ def read_destinations(config: Config) -> Mapping[str, ConfiguredDestination]:
             raise UnknownDestination(
                 f"The dead_letter of destination {name} is the unknown {to}: {suggest_nearest(to, destinations)}."
             )
+    check_dead_letters(one.section.settings for one in destinations.values())
     return destinations
 
 

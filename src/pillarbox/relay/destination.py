@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Fence, RelayStore
-from pillarbox.errors import Fenced, StoreError, StoreUnavailable
+from pillarbox.contracts.store import BlockedKey, FailedOutcome, Fence, RelayStore, Settlement
+from pillarbox.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
+from pillarbox.message import Message
+from pillarbox.redaction import redact_line
 from pillarbox.relay.breaker import Breaker
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.ordering import LaneOrdering
@@ -19,12 +21,14 @@ from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import Backoff
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["DestinationState"]
+__all__ = ["AsideTimer", "DestinationState"]
 
 _KEY_SHARE: Final = 8
 """One key holds at most this part of the window."""
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 2.0
+ASIDE_INTERVAL: Final = 30.0
+"""Seconds after which writes that the store refused are tried again: a person may have removed the cause."""
 
 
 class DestinationState:
@@ -51,16 +55,23 @@ class DestinationState:
         self.dice = dice
         self.breaker = Breaker()
         self.ordering = LaneOrdering(
-            window=settings.window, key_share=settings.window // _KEY_SHARE, skips_keys=store.features.skips_keys
+            window=settings.window,
+            key_share=settings.window // _KEY_SHARE,
+            window_bytes=settings.window_bytes,
+            skips_keys=store.features.skips_keys,
         )
         self.epochs: dict[int, int] = {}
         """Owned lanes, and the epoch under which each was taken."""
+        self.revisions: dict[int, int] = {}
+        """Lanes to the revision that was known before they were last read."""
         self.pause_reason: str | None = None
         self.is_connected = False
         """The transport was opened once. After that it reconnects by itself."""
         self.is_flooded = False
         """So many rejections came in a row that the destination is to be paused."""
         self.is_stopping = False
+        self._refused: set[int] = set()
+        """Messages that are set aside and were reported."""
         self.read_event = asyncio.Event()
         """There may be something to read, or room for it."""
         self.send_event = asyncio.Event()
@@ -88,7 +99,8 @@ class DestinationState:
             self.read_event.set()
 
     def open_breaker(self, reason: str, *, at_least: timedelta | None = None) -> None:
-        """Note an outage: nothing is tried for a while."""
+        """Note an outage: nothing is tried for a while. The reason may come from outside."""
+        reason = redact_line(reason)
         seconds = self.breaker.open(self.clock.monotonic(), reason=reason, dice=self.dice.random(), at_least=at_least)
         self.telemetry.on_breaker_opened(self.name, reason=reason, seconds=seconds)
 
@@ -120,23 +132,43 @@ class DestinationState:
         """Build the proof of ownership for a write in these lanes."""
         return Fence(self.lease.relay_id, self.name, {p: self.epochs[p] for p in partitions if p in self.epochs})
 
-    def drop_lanes(self, partitions: Iterable[int]) -> None:
-        """Forget lanes that another relay owns."""
+    def drop_lanes(self, partitions: Iterable[int], *, is_fenced: bool = True) -> None:
+        """Forget lanes that another relay owns, or that must be taken anew."""
         lost = [partition for partition in partitions if partition in self.epochs]
         for partition in lost:
             del self.epochs[partition]
         self.ordering.drop(lost)
-        if lost:
+        if lost and is_fenced:
             self.telemetry.on_fenced(self.name, lost)
+
+    def block_keys(self, blocked: Iterable[BlockedKey]) -> None:
+        """Note the keys of which messages wait in the table."""
+        for one in blocked:
+            if one.astray:
+                self.ordering.note_astray(one.partition, one.key)
+            else:
+                self.ordering.block(one.partition, one.key, front=one.front)
+
+    def note_revisions(self, revisions: Mapping[int, int]) -> None:
+        """Note the revisions that a claim returned, before the claim is confirmed.
+
+        Where an operator changed messages since the lane was read, what was read of it before is not sent.
+        """
+        changed = [lane for lane, revision in revisions.items() if self.revisions.get(lane, revision) != revision]
+        self.revisions.update(revisions)
+        if changed:
+            self.ordering.restart(changed)
+            self.read_event.set()
 
     def may_act(self) -> bool:
         """Return whether the lease surely holds."""
         return self.lease.may_act(self.clock.monotonic())
 
-    async def retry_write(self, what: str, write: Callable[[], Awaitable[None]]) -> bool:
+    async def retry_write(self, what: str, write: Callable[[], Awaitable[object]]) -> bool:
         """Repeat a write until it succeeds; return False once the lease, or one of its lanes, is lost.
 
-        Writes are idempotent, so one whose answer was lost can be repeated too.
+        Writes are idempotent, so one whose answer was lost can be repeated too. `StoreRefused` is the caller's: a
+        repeat would be refused too.
         """
         backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self.dice)
         while True:
@@ -146,6 +178,8 @@ class DestinationState:
             except Fenced as error:
                 self.drop_lanes(error.partitions)
                 return False
+            except StoreRefused:
+                raise
             except StoreError as error:
                 self.telemetry.on_store_failed(what, error)
                 if not isinstance(error, StoreUnavailable):
@@ -153,3 +187,44 @@ class DestinationState:
             if not self.may_act():
                 return False
             await asyncio.sleep(backoff.next_wait())
+
+    # --- what the store refuses for good ---
+
+    async def close_refused(self, message: Message, failure: FailedOutcome, settlement: Settlement) -> bool:
+        """Close a message as failed whose own outcome was refused; return False once its lane or the lease is lost.
+
+        Raises `StoreRefused` if it cannot be closed either.
+        """
+        fence = self.fence([message.partition])
+        if not await self.retry_write("settling", lambda: self.store.settle(fence, settlement)):
+            return False
+        self._refused.discard(message.id)
+        self.telemetry.on_failed(self.name, message, failure)
+        return True
+
+    def set_aside(self, message: Message, outcome: Settlement, *, reason: Exception) -> None:
+        """Keep a message in flight, out of the way of the others: nothing about it can be recorded."""
+        self.ordering.set_aside(message.id, outcome)
+        if message.id not in self._refused:  # it is tried again now and then, and reported once
+            self._refused.add(message.id)
+            self.telemetry.on_set_aside(self.name, message, reason=str(reason))
+
+
+class AsideTimer:
+    """Time at which writes that the store refused for good are tried again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due_at: float | None = None
+
+    def begin(self) -> None:
+        """Begin the interval, unless it has begun."""
+        if self._due_at is None:
+            self._due_at = self._clock.monotonic() + ASIDE_INTERVAL
+
+    def is_due(self) -> bool:
+        """Return whether the interval is over, and end it."""
+        if self._due_at is None or self._clock.monotonic() < self._due_at:
+            return False
+        self._due_at = None
+        return True

@@ -7,13 +7,14 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
 from pillarbox.contracts.store import FailedOutcome, Settlement
 from pillarbox.message import Message
 
-__all__ = ["HotKeys", "InFlight", "InFlightMessage", "KeyQueue", "LaneProgress", "Stage"]
+__all__ = ["HotKeys", "InFlight", "InFlightMessage", "KeyQueue", "LaneProgress", "Stage", "halve_settlement"]
 
 
 class Stage(IntEnum):
@@ -46,15 +47,37 @@ class InFlight:
 
     def __init__(self) -> None:
         self.entries: dict[int, InFlightMessage] = {}
+        self.size = 0
+        """Bytes of the payloads in flight."""
         self._claim_sizes: dict[int, int] = {}
         """Claim number to how many of its messages are still in flight."""
         self._delivered: list[int] = []
         self._failures: list[FailedOutcome] = []
         self._returned: list[int] = []
+        self.aside: dict[int, Settlement] = {}
+        """Message to its outcome, which the store refuses for good; without one, its claim was refused."""
+
+    @property
+    def moving(self) -> int:
+        """How many messages are in flight and will leave by themselves."""
+        return len(self.entries) - len(self.aside)
+
+    @property
+    def moving_size(self) -> int:
+        """Bytes of the payloads of those messages."""
+        if not self.aside:
+            return self.size
+        return self.size - sum(len(self.entries[message_id].message.payload) for message_id in self.aside)
 
     def in_lane(self, partition: int) -> list[InFlightMessage]:
         """Return the messages in flight of one lane."""
         return [entry for entry in self.entries.values() if entry.message.partition == partition]
+
+    def add(self, entry: InFlightMessage) -> None:
+        """Note that a message is chosen to be claimed."""
+        message = entry.message
+        self.entries[message.id] = entry
+        self.size += len(message.payload)
 
     # --- claims ---
 
@@ -104,14 +127,33 @@ class InFlight:
         delivered, self._delivered = self._delivered[:limit], self._delivered[limit:]
         failures, self._failures = self._failures, []
         returned, self._returned = self._returned, []
+        return self._build_settlement(delivered, failures, returned)
+
+    def rebuild_settlement(self, part: Settlement) -> tuple[Settlement, set[int]]:
+        """Build the settlement of some outcomes anew, as claims and lanes are now. What left meanwhile is left out."""
+        return self._build_settlement(
+            [i for i in part.delivered if self._is_done(i)],
+            [failure for failure in part.failures if self._is_done(failure.message_id)],
+            [i for i in part.returned if self._is_done(i)],
+        )
+
+    def _is_done(self, message_id: int) -> bool:
+        entry = self.entries.get(message_id)
+        return entry is not None and entry.stage is Stage.DONE
+
+    def _build_settlement(
+        self, delivered: list[int], failures: list[FailedOutcome], returned: list[int]
+    ) -> tuple[Settlement, set[int]]:
         entries = [self.entries[i] for i in (*delivered, *(failure.message_id for failure in failures), *returned)]
         leaving = Counter([entry.claim for entry in entries])
         lanes = {entry.message.partition for entry in entries}
         finished = [number for number, count in leaving.items() if count >= self._claim_sizes[number]]
         touched = [number for number, count in leaving.items() if count < self._claim_sizes[number]]
+        message_ids = {entry.message.id: entry.message.message_id for entry in entries}
         settlement = Settlement(
-            delivered=delivered, failures=failures, returned=returned, finished=finished, touched=touched
-        )
+            delivered=delivered, failures=failures, returned=returned, finished=finished, touched=touched,
+            message_ids=message_ids,
+        )  # fmt: skip
         return settlement, lanes
 
     def restore_outcomes(self, settlement: Settlement) -> None:
@@ -125,14 +167,17 @@ class InFlight:
     def release(self, message_id: int) -> InFlightMessage | None:
         """Forget one message: its outcome is recorded, or another relay owns it."""
         entry = self.entries.pop(message_id, None)
-        if entry is not None and entry.claim:
-            self._shrink_claim(entry.claim)
+        if entry is not None:
+            self.size -= len(entry.message.payload)
+            if entry.claim:
+                self._shrink_claim(entry.claim)
         return entry
 
     def release_all(self, message_ids: Iterable[int]) -> list[InFlightMessage]:
         """Forget many messages at once; return those that were in flight."""
         pop = self.entries.pop
         entries = [entry for message_id in message_ids if (entry := pop(message_id, None)) is not None]
+        self.size -= sum([len(entry.message.payload) for entry in entries])
         for number, count in Counter([entry.claim for entry in entries]).items():
             if number:
                 self._shrink_claim(number, count)
@@ -145,7 +190,26 @@ class InFlight:
         self._returned = [i for i in self._returned if i not in gone]
         self._failures = [f for f in self._failures if f.message_id not in gone]
         for message_id in gone:
+            self.aside.pop(message_id, None)
             self.release(message_id)
+
+
+def halve_settlement(settlement: Settlement) -> list[Settlement]:
+    """Split the outcomes of a settlement into two halves. One outcome cannot be split: it comes alone."""
+    outcomes: list[tuple[str, int | FailedOutcome]] = [
+        *(("delivered", message_id) for message_id in settlement.delivered),
+        *(("failures", failure) for failure in settlement.failures),
+        *(("returned", message_id) for message_id in settlement.returned),
+    ]
+    middle = (len(outcomes) + 1) // 2
+    return [_collect_outcomes(half) for half in (outcomes[:middle], outcomes[middle:]) if half]
+
+
+def _collect_outcomes(outcomes: Iterable[tuple[str, int | FailedOutcome]]) -> Settlement:
+    lists: dict[str, list[Any]] = {"delivered": [], "failures": [], "returned": []}
+    for name, outcome in outcomes:
+        lists[name].append(outcome)
+    return Settlement(delivered=lists["delivered"], failures=lists["failures"], returned=lists["returned"])
 
 
 class KeyQueue(msgspec.Struct, gc=False, eq=False):
@@ -161,6 +225,8 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
     """The message that is being sent, or chosen to be next."""
     behind: list[int] = []
     """The others in flight, by id."""
+    size: int = 0
+    """Bytes of the payloads in flight."""
     unsettled: int = 0
     """How many left the queue with an outcome that is not recorded yet."""
     stopped: bool = False
@@ -183,15 +249,19 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
 
     # --- in flight ---
 
-    def add(self, message_id: int) -> None:
+    def add(self, message: Message) -> None:
         """Queue a message behind the current one, in id order."""
+        message_id = message.id
+        self.size += len(message.payload)
         if not self.behind or message_id > self.behind[-1]:
             self.behind.append(message_id)
         else:
             insort(self.behind, message_id)
 
-    def remove(self, message_id: int) -> None:
+    def remove(self, message: Message) -> None:
         """Take a message out of the queue that has an outcome to be recorded."""
+        message_id = message.id
+        self.size -= len(message.payload)
         self.unsettled += 1
         if self.current == message_id:
             self.current = None
@@ -202,9 +272,9 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
             if self.front == message_id:
                 self.front = None
 
-    def forget(self, message_id: int) -> None:
+    def forget(self, message: Message) -> None:
         """Take a message out of the queue that has no outcome to record."""
-        self.remove(message_id)
+        self.remove(message)
         self.unsettled -= 1
 
     def may_send(self, message_id: int) -> bool:

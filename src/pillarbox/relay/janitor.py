@@ -60,8 +60,10 @@ class Janitor:
         return await self._store.purge_ids([message.id for message in old])
 
     async def _clean_inbox(self) -> int:
-        removed = 0
-        if self._retention.inbox != FOREVER:
-            while count := await self._store.purge_inbox(older_than=self._retention.inbox, limit=self._retention.batch):
+        keep, removed = self._retention, 0
+        for age, failed in ((keep.inbox, False), (keep.inbox_failed, True)):
+            if age == FOREVER:
+                continue
+            while count := await self._store.purge_inbox(older_than=age, limit=keep.batch, failed=failed):
                 removed += count
         return removed

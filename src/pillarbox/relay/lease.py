@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
-__all__ = ["Lease"]
+from pillarbox.clock import Clock
+
+__all__ = ["Lease", "LoopProgress"]
 
 _LONGEST_PAUSE: Final = 1.0
 _PAUSE_STEP: Final = 0.01
@@ -31,6 +34,11 @@ class Lease:
         self._unclaimed: set[int] = set()
         """Recovered messages that are not claimed again yet."""
         self._paused_until = 0.0
+
+    @property
+    def duration(self) -> float:
+        """Its length in seconds."""
+        return self._duration
 
     def extend(self, sent_at: float) -> None:
         """Note that a renewal which was sent at that moment was granted."""
@@ -75,3 +83,31 @@ class Lease:
         first = self._claims + 1
         self._claims += count
         return first
+
+
+class LoopProgress:
+    """Progress of one loop of a relay. The lease is renewed only while every loop makes progress.
+
+    A loop that waits for the store is not stuck: every call of the store ends by itself, and a store that is slow or
+    locked would be as slow for the relay that took over.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_turn = clock.monotonic()
+        self._is_waiting = False
+
+    @property
+    def last_turn(self) -> float:
+        """Time of the last turn; the present while the loop waits for the store."""
+        return self._clock.monotonic() if self._is_waiting else self._last_turn
+
+    @contextmanager
+    def wait_for_store(self) -> Iterator[None]:
+        """Count the block as progress, and its end as a turn. It waits for nothing but the store."""
+        self._is_waiting = True
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+            self._last_turn = self._clock.monotonic()

@@ -13,7 +13,7 @@ from pillarbox.clock import Clock
 from pillarbox.contracts.store import Registry, RelayInfo, RelayStore
 from pillarbox.errors import StoreError
 from pillarbox.message import PARTITIONS
-from pillarbox.relay.lease import Lease
+from pillarbox.relay.lease import Lease, LoopProgress
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.telemetry import Telemetry
@@ -21,6 +21,9 @@ from pillarbox.telemetry import Telemetry
 __all__ = ["Assignment", "Heartbeat", "LeaseLost", "Rebalancer", "plan_assignment"]
 
 _LEAST_PATIENCE: Final = 1.0
+_RENEWALS: Final = 3
+_RETRIES: Final = 20
+"""Renewals per lease, and attempts per lease while they fail."""
 _MAX_RECOVERED_CLAIMS: Final = 1_000
 """Claim numbers reserved for one takeover. It needs one per count of strikes; other claims are made meanwhile."""
 
@@ -54,6 +57,8 @@ class Heartbeat:
             settings.lease.total_seconds(), 2 * settings.watch_interval.total_seconds(), _LEAST_PATIENCE
         )
         """Seconds for which a loop may show no progress. It is not stuck while it only waits for its interval."""
+        self._is_late = False
+        """The last renewal failed."""
         self.is_asleep = False
         """Writers should notify this relay."""
 
@@ -77,16 +82,22 @@ class Heartbeat:
             )
         except StoreError as error:
             self._telemetry.on_store_failed("renewing the lease", error)
+            self._is_late = True
             return
+        self._is_late = False
         # Loops that saw the lease at its end have given up what they were doing, so a late renewal cannot revive it.
         if not renewed or not self._lease.may_act(self._clock.monotonic()):
             raise LeaseLost("the lease had run out before it was renewed")
         self._lease.extend(sent_at)
 
     async def run(self) -> None:
-        """Renew three times per lease. Raise `LeaseLost` when the lease ran out for lack of renewals."""
+        """Renew three times per lease. Raise `LeaseLost` when the lease ran out for lack of renewals.
+
+        A renewal that failed is repeated soon: its connection was replaced, or will be.
+        """
+        lease = self._settings.lease.total_seconds()
         while True:
-            await asyncio.sleep(self._settings.lease.total_seconds() / 3)
+            await asyncio.sleep(lease / (_RETRIES if self._is_late else _RENEWALS))
             await self.run_once()
             if not self._lease.may_act(self._clock.monotonic()):
                 raise LeaseLost("the lease ran out")
@@ -111,16 +122,15 @@ class Rebalancer:
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry
-        self.last_turn = clock.monotonic()
-        """Time at which the registry was last read, or an attempt to read it ended."""
+        self.progress = LoopProgress(clock)
 
     async def run(self) -> None:
         while True:
-            try:
-                await self.run_once()
-            except StoreError as error:
-                self._telemetry.on_store_failed("watching the registry", error)
-            self.last_turn = self._clock.monotonic()
+            with self.progress.wait_for_store():
+                try:
+                    await self.run_once()
+                except StoreError as error:
+                    self._telemetry.on_store_failed("watching the registry", error)
             await asyncio.sleep(self._settings.watch_interval.total_seconds())
 
     async def run_once(self) -> None:
@@ -130,7 +140,6 @@ class Rebalancer:
         registry = await self._store.registry(lease=self._settings.lease)
         for name, pipeline in self._pipelines.items():
             await self._rebalance(pipeline, registry, owned_before=owned[name])
-            self.last_turn = self._clock.monotonic()
 
     async def _follow_pauses(self) -> None:
         # Only what was paused before the question can be resumed by its answer: the relay may pause one meanwhile.

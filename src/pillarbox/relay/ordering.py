@@ -6,7 +6,7 @@ The relay reads rows, sends messages and writes to the store; `LaneOrdering` dec
 - Nothing is sent before its claim is committed.
 - After an acknowledgement the next message of the key goes at once. After any other outcome it goes only when that
   outcome is recorded durably.
-- A key has at most its share of the window, so that no key starves the others.
+- A key has at most its share of the window, in messages and in bytes, so that no key starves the others.
 
 How messages come in:
 
@@ -39,12 +39,14 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import FailedOutcome, ReadResult, Settlement
+from pillarbox.contracts.store import NO_BYTE_LIMIT, FailedOutcome, ReadResult, Settlement
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.in_flight import HotKeys, InFlight, InFlightMessage, KeyQueue, LaneProgress, Stage
+from pillarbox.stores.rules import cut_by_bytes
 
 __all__ = ["LONE_STRIKES", "HotKeyRemainder", "KeyRead", "LaneOrdering", "ReadDecision"]
 
@@ -71,6 +73,11 @@ class KeyRead(msgspec.Struct, frozen=True):
     key: str
     partition: int
     limit: int
+    max_bytes: int = NO_BYTE_LIMIT
+
+    def is_complete(self, messages: Sequence[Message]) -> bool:
+        """Return whether these are all messages that wait: neither limit ended the read."""
+        return len(messages) < self.limit and sum(len(message.payload) for message in messages) < self.max_bytes
 
 
 class HotKeyRemainder(msgspec.Struct, frozen=True):
@@ -79,6 +86,7 @@ class HotKeyRemainder(msgspec.Struct, frozen=True):
     key: str
     partition: int
     after: int
+    max_bytes: int = NO_BYTE_LIMIT
 
 
 class LaneOrdering:
@@ -88,13 +96,19 @@ class LaneOrdering:
     `confirm_…` when it is written, or by `abort_…` when that failed.
     """
 
-    def __init__(self, *, window: int, key_share: int, skips_keys: bool = False) -> None:
+    def __init__(
+        self, *, window: int, key_share: int, window_bytes: int = NO_BYTE_LIMIT, skips_keys: bool = False
+    ) -> None:
         self.window = window
+        self._most = 2 * window
+        self.window_bytes = window_bytes
         self.is_open = True
         """False while the destination is down or paused: nothing more is sent."""
         self.must_read_blocked = False
         """The blocked keys must be read before the next lane: a person may have changed them in an outage or pause."""
         self._key_share = max(1, key_share)
+        is_limited = window_bytes < NO_BYTE_LIMIT
+        self._key_share_bytes = max(1, window_bytes * self._key_share // window) if is_limited else NO_BYTE_LIMIT
         self._skips_keys = skips_keys
         """The remainder of a hot key can stay in the table, because reads skip it; otherwise it is parked."""
         self._lanes: dict[int, LaneProgress] = {}
@@ -105,14 +119,19 @@ class LaneOrdering:
         self._hot_keys = HotKeys()
         self._key_reads: dict[str, None] = {}
         """Keys whose waiting messages are to be read, first come, first served."""
+        self._astray: dict[tuple[int, str], None] = {}
+        """Lanes and blocked keys in them that are none, or not of that lane."""
         self._ready: deque[InFlightMessage] = deque()
         self._ready_alone: deque[InFlightMessage] = deque()
         self._strikes: dict[int, int] = {}
         """Message to its strikes, kept also while it is not in flight."""
         self._reads = 0
         """Reads under way."""
-        self._released_meanwhile: set[int] = set()
+        self._released_meanwhile: dict[int, UUID] = {}
         """Messages that were released since those reads began. Their results may still contain them."""
+        self.reused_lanes: set[int] = set()
+        """Lanes of a message in flight and of another one that a read found under the same id: the database lost
+        commits. What is in flight exists no more, and stands in the way of what does."""
 
     @property
     def partitions(self) -> list[int]:
@@ -121,20 +140,48 @@ class LaneOrdering:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are claimed, or being claimed, and not settled."""
-        return len(self._in_flight.entries)
+        """How many messages are claimed, or being claimed, and not settled. Without those that were set aside."""
+        return self._in_flight.moving
 
     @property
     def room(self) -> int:
-        """How many more messages fit into the window."""
-        return self.window - len(self._in_flight.entries)
+        """How many more messages fit into the window.
+
+        What was set aside, or waits to be sent alone, takes no room of it: others must be able to pass, and to show
+        that the destination works. As many again are the most: a store that refuses everything would otherwise bring
+        the whole backlog into memory.
+        """
+        moving = self._in_flight.moving
+        moving -= min(len(self._ready_alone), moving)
+        return min(self.window - moving, self._most - len(self._in_flight.entries))
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of the payloads of all messages in flight."""
+        return self._in_flight.size
+
+    @property
+    def room_bytes(self) -> int:
+        """How many more bytes fit into the window. The last message that was read may have passed its end."""
+        alone = sum(len(entry.message.payload) for entry in self._ready_alone)
+        return self.window_bytes - max(0, self._in_flight.moving_size - alone)
+
+    @property
+    def has_room(self) -> bool:
+        """The window has room for a message."""
+        return self.room > 0 and self.room_bytes > 0
 
     def is_in_flight(self, message: Message) -> bool:
         return message.id in self._in_flight.entries
 
     def is_drained(self, partition: int) -> bool:
-        """Return whether nothing of a lane is in flight any more."""
-        return not self._in_flight.in_lane(partition)
+        """Return whether nothing of a lane is in flight any more, except for what was set aside."""
+        return all(entry.message.id in self._in_flight.aside for entry in self._in_flight.in_lane(partition))
+
+    def get_message(self, message_id: int) -> Message | None:
+        """Return a message in flight."""
+        entry = self._in_flight.entries.get(message_id)
+        return None if entry is None else entry.message
 
     @property
     def has_strikes(self) -> bool:
@@ -242,7 +289,13 @@ class LaneOrdering:
         entries, released = self._in_flight.entries, self._released_meanwhile
         lanes = {partition for partition, lane in self._lanes.items() if not lane.suspended}
         for message in messages:
-            if message.id in entries or message.id in released or message.partition not in lanes:
+            if message.partition not in lanes:
+                continue
+            if (held := entries.get(message.id)) is not None:
+                if held.message.message_id != message.message_id:
+                    self.reused_lanes |= {held.message.partition, message.partition}
+                continue
+            if released and released.get(message.id) == message.message_id:
                 continue
             if message.key is None or self._enqueue(message, message.key, park):
                 self._add_in_flight(message)
@@ -258,7 +311,7 @@ class LaneOrdering:
     def _add_in_flight(self, message: Message) -> InFlightMessage:
         strikes = self._strikes.get(message.id, 0) if self._strikes else 0
         entry = InFlightMessage(message, 0, strikes, self._lanes[message.partition].generation)
-        self._in_flight.entries[message.id] = entry
+        self._in_flight.add(entry)
         return entry
 
     def _enqueue(self, message: Message, key: str, park: list[Message]) -> bool:
@@ -270,12 +323,17 @@ class LaneOrdering:
             if not self._is_next(message, queue):
                 self._review(key, queue)
                 return False
-        elif queue.blocked or len(queue.behind) >= self._key_share or queue.is_in_remainder(message.id):
+        elif (
+            queue.blocked
+            or len(queue.behind) >= self._key_share
+            or queue.size >= self._key_share_bytes
+            or queue.is_in_remainder(message.id)
+        ):
             if not self._leave_in_table(message, key, queue):
                 queue.park(message.id)
                 park.append(message)
             return False
-        queue.add(message.id)
+        queue.add(message)
         return True
 
     def _is_next(self, message: Message, queue: KeyQueue) -> bool:
@@ -316,6 +374,20 @@ class LaneOrdering:
             queue.front = None
             self._review(key, queue)
 
+    def note_astray(self, partition: int, key: str) -> None:
+        """Note that messages wait under a key that is none, or that stands in the lane of another.
+
+        It blocks nothing. Its rows were written by others, and are read to be closed.
+        """
+        self._astray[partition, key] = None
+
+    def next_astray(self, limit: int) -> list[KeyRead]:
+        """Return the keys astray to read now. `begin_due_read` and `accept` go with each read."""
+        chosen = list(self._astray)[:limit]
+        for one in chosen:
+            del self._astray[one]
+        return [KeyRead(key, partition, self.window) for partition, key in chosen if partition in self._lanes]
+
     def next_key_reads(self, limit: int) -> list[KeyRead]:
         """Return the keys to read now. Each comes back by `accept_key` or `abort_key_read`."""
         chosen: list[KeyRead] = []
@@ -327,7 +399,7 @@ class LaneOrdering:
             if not queue.needs_read:
                 continue
             queue.begin_read()
-            chosen.append(KeyRead(key, queue.partition, self._key_share))
+            chosen.append(KeyRead(key, queue.partition, self._key_share, self._key_share_bytes))
             if len(chosen) == limit:
                 break
         return chosen
@@ -338,11 +410,13 @@ class LaneOrdering:
         if queue is None:
             return ReadDecision(())
         queue.reading = False
-        take = self._choose_waiting(read.key, queue, messages)
+        waiting = [message for message in messages if message.id not in self._in_flight.aside]
+        take = self._choose_waiting(read.key, queue, waiting)
         for message in take:
-            queue.add(message.id)
+            if message.key is not None:  # None: the key of an unreadable row, whose order nobody can keep
+                queue.add(message)
             self._add_in_flight(message)
-        if len(take) == len(messages) < read.limit and not queue.has_unread_parks:
+        if len(take) == len(waiting) and read.is_complete(messages) and not queue.has_unread_parks:
             queue.unblock()
         self._review(read.key, queue)
         return ReadDecision(take)
@@ -415,7 +489,8 @@ class LaneOrdering:
         for key, queue in self._hot_keys.items():
             if queue.loaded_to is not None and queue.can_load_remainder and not self._lanes[queue.partition].suspended:
                 queue.reading = True
-                chosen.append(HotKeyRemainder(key, queue.partition, queue.loaded_to))
+                remainder = HotKeyRemainder(key, queue.partition, queue.loaded_to, self._key_share_bytes)
+                chosen.append(remainder)
                 if len(chosen) == limit:
                     break
         return chosen
@@ -440,13 +515,14 @@ class LaneOrdering:
 
     def _load_remainder(self, key: str, queue: KeyQueue, loaded_to: int, mark: int, result: ReadResult) -> ReadDecision:
         # Not above the mark of the lane: what becomes visible there later would be passed over.
-        found = [m for m in result.messages if m.key == key and loaded_to < m.id <= mark]
-        share = found[: self._key_share]
+        aside = self._in_flight.aside
+        found = [m for m in result.messages if m.key == key and loaded_to < m.id <= mark and m.id not in aside]
+        share = cut_by_bytes(found[: self._key_share], self._key_share_bytes)
         for message in share:
             if queue.blocked:
                 queue.park(message.id)
             else:
-                queue.add(message.id)
+                queue.add(message)
                 self._add_in_flight(message)
         decision = ReadDecision((), share) if queue.blocked else ReadDecision(share)
         if len(share) < len(found):
@@ -483,7 +559,7 @@ class LaneOrdering:
                 self._strikes[message.id] = strikes
                 entries.append(self._add_in_flight(message))
                 if message.key is not None:
-                    self._keys.setdefault(message.key, KeyQueue(message.partition)).add(message.id)
+                    self._keys.setdefault(message.key, KeyQueue(message.partition)).add(message)
         if entries:
             self._in_flight.assign_claim(number, entries, strikes=strikes)
             self._return_unsent(entries)
@@ -545,6 +621,10 @@ class LaneOrdering:
                 batch.append(entry.message)
         return batch
 
+    def rotate_lone(self, by: int) -> None:
+        """Begin so many places later among the messages that wait to be sent alone."""
+        self._ready_alone.rotate(-by)
+
     def next_lone(self) -> Message | None:
         """Return a message to send alone, on its own connection."""
         while self._ready_alone:
@@ -570,7 +650,7 @@ class LaneOrdering:
                 strikes.pop(message_id, None)
             if message.key is not None:
                 queue = keys[message.key]
-                queue.remove(message_id)
+                queue.remove(entry.message)
                 if queue.behind:
                     self._advance(queue)
         self._in_flight.add_delivered(done)
@@ -585,7 +665,7 @@ class LaneOrdering:
         if message.key is None:
             return
         queue = self._keys[message.key]
-        queue.remove(message.id)
+        queue.remove(entry.message)
         queue.stopped = True
         if failure.waits is not None:
             queue.blocked, queue.front = True, message.id
@@ -612,7 +692,7 @@ class LaneOrdering:
             entry = self._in_flight.entries[message_id]
             if not entry.claim:
                 continue
-            queue.remove(message_id)
+            queue.remove(entry.message)
             if entry.message.waits in (Waits.PARKED, Waits.RETRY):
                 self._return_entry(entry)  # the table says already that it waits
             else:
@@ -635,13 +715,24 @@ class LaneOrdering:
             lane.must_restart = True
             self._suspend(partition)
 
+    def restart(self, partitions: Iterable[int]) -> None:
+        """Read the blocked keys and then these lanes from their start: an operator changed messages in them.
+
+        What is being read or claimed of them now was chosen before, so none of it is sent.
+        """
+        self.must_read_blocked = True
+        for partition in partitions:
+            if (lane := self._lanes.get(partition)) is not None:
+                lane.must_restart = True
+                self._suspend(partition)
+
     def drop_unanswered(self) -> None:
         """Forget what is still being sent: nobody waits for the answer any more, and another relay will send it."""
         for entry in list(self._in_flight.entries.values()):
-            if entry.stage is not _DONE:
+            if entry.stage is not _DONE and entry.message.id not in self._in_flight.aside:
                 self._in_flight.release(entry.message.id)
                 if entry.message.key is not None:
-                    self._keys[entry.message.key].forget(entry.message.id)
+                    self._keys[entry.message.key].forget(entry.message)
 
     def _return_unsent(self, entries: Iterable[InFlightMessage]) -> None:
         """Return what is claimed and not being sent, and with each message of a key all that is queued behind it."""
@@ -651,7 +742,7 @@ class LaneOrdering:
                 behind = [] if queue is None else [self._in_flight.entries[i] for i in queue.behind]
                 for other in (entry, *(other for other in behind if other is not entry and other.claim)):
                     if queue is not None:
-                        queue.remove(other.message.id)
+                        queue.remove(other.message)
                         if other.message.waits in (Waits.PARKED, Waits.RETRY):
                             queue.blocked, queue.front = True, None
                     self._return_entry(other)
@@ -688,11 +779,55 @@ class LaneOrdering:
         """Keep outcomes that could not be recorded for the next settlement."""
         self._in_flight.restore_outcomes(settlement)
 
+    def rebuild_settlement(self, part: Settlement) -> tuple[Settlement, set[int]]:
+        """Build a part of a refused settlement anew, with its lanes. It comes back as the whole does."""
+        return self._in_flight.rebuild_settlement(part)
+
+    def confirm_close(self, part: Settlement) -> None:
+        """Note that the one message of a refused settlement is closed as failed, whatever its outcome was."""
+        for failure in part.failures:
+            message = self.get_message(failure.message_id)
+            queue = None if message is None or message.key is None else self._keys.get(message.key)
+            if queue is not None and queue.front == failure.message_id:
+                queue.front = None  # it does not wait in the table: what is parked behind it must be read
+        self.confirm_settlement(part)
+
+    # --- what the store refuses for good ---
+
+    def set_aside(self, message_id: int, outcome: Settlement) -> None:
+        """Keep a message in flight, out of the way: the store refuses to record its outcome, or its claim.
+
+        It is not sent again and takes no room. After a delivery its key goes on; after anything else it stands still.
+        """
+        entry = self._in_flight.entries.get(message_id)
+        if entry is None or message_id in self._in_flight.aside:
+            return
+        self._in_flight.aside[message_id] = outcome
+        if outcome.delivered and (key := entry.message.key) is not None and (queue := self._keys.get(key)) is not None:
+            queue.unsettled -= 1
+            self._review(key, queue)
+
+    def retry_aside(self) -> None:
+        """Queue the outcomes that were set aside again: a person may have removed what the store refused them for."""
+        aside = self._in_flight.aside
+        for message_id, outcome in list(aside.items()):
+            if not (outcome.delivered or outcome.failures):
+                continue
+            del aside[message_id]
+            message = self._in_flight.entries[message_id].message
+            if outcome.delivered and message.key is not None:
+                self._keys.setdefault(message.key, KeyQueue(message.partition)).unsettled += 1
+            self._in_flight.restore_outcomes(outcome)
+
+    @property
+    def has_aside(self) -> bool:
+        return bool(self._in_flight.aside)
+
     def _release_delivered(self, message_ids: Sequence[int]) -> None:
         """Do as `_release` does, for very many messages at once."""
         keys, entries = self._keys, self._in_flight.release_all(message_ids)
         if self._reads:
-            self._released_meanwhile.update(message_ids)
+            self._released_meanwhile.update({entry.message.id: entry.message.message_id for entry in entries})
         for entry in entries:
             key = entry.message.key
             if key is not None and (queue := keys.get(key)) is not None:
@@ -705,7 +840,7 @@ class LaneOrdering:
         if entry is None:
             return None
         if self._reads:
-            self._released_meanwhile.add(message_id)
+            self._released_meanwhile[message_id] = entry.message.message_id
         if (key := entry.message.key) is not None and (queue := self._keys.get(key)) is not None:
             queue.unsettled -= 1
             if resumes:

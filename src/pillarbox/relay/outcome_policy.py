@@ -11,9 +11,10 @@ import msgspec
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message, State, Waits
+from pillarbox.redaction import redact_block, redact_line
 from pillarbox.retry import RetryPolicy
 
-__all__ = ["AfterFailure", "BatchResult", "OutcomePolicy", "SkipPolicy"]
+__all__ = ["AfterFailure", "BatchResult", "OutcomePolicy", "SkipPolicy", "build_refusal"]
 
 AfterFailure = Literal["continue", "hold"]
 """After a failed message of a key: continue with the next one, or hold the key until a person acts."""
@@ -47,13 +48,19 @@ class OutcomePolicy:
     (since this attempt began, for the first). Without a witness a failure is an outage.
     """
 
-    def __init__(self, *, retry: RetryPolicy, after_failure: AfterFailure = "continue") -> None:
+    def __init__(
+        self, *, retry: RetryPolicy, after_failure: AfterFailure = "continue", dead_letter: str | None = None
+    ) -> None:
         self._retry = retry
         self._after_failure = after_failure
+        self._dead_letter = dead_letter
+        """Destination to which failed messages go on. Then no key is held."""
         self.acknowledged = 0
         """How many messages the destination has acknowledged."""
         self._baselines: dict[int, int] = {}
         """Message to the value of `acknowledged` when its previous, unsettled attempt began. Oldest first."""
+        self._lone_baselines: dict[int, int] = {}
+        """Message to the value of `acknowledged` when it was last sent alone. Oldest first."""
         self._rejections = 0
 
     def evaluate(
@@ -68,8 +75,9 @@ class OutcomePolicy:
         self.acknowledged += len(result.delivered)
         if result.delivered:
             self._rejections = 0
-            for message in result.delivered if self._baselines else ():
+            for message in result.delivered if self._baselines or self._lone_baselines else ():
                 self._baselines.pop(message.id, None)
+                self._lone_baselines.pop(message.id, None)
         if len(result.delivered) < len(messages):
             for message, outcome in zip(messages, outcomes, strict=True):
                 if not outcome.delivered and not outcome.lost:
@@ -113,11 +121,18 @@ class OutcomePolicy:
             if sent or message.id in self._baselines:
                 self._remember(message.id, began)
 
+    def has_lone_witness(self, message: Message) -> bool:
+        """Return whether this relay heard an acknowledgement since it last sent this message alone, or since it began.
+
+        Without one, a death with the message in hand proves nothing: the destination may hang, and relays die for other
+        reasons too. Call it once per attempt: it also notes when the attempt began.
+        """
+        has_witness = self.acknowledged > self._lone_baselines.get(message.id, 0)
+        _put_last(self._lone_baselines, message.id, self.acknowledged)
+        return has_witness
+
     def _remember(self, message_id: int, began: int) -> None:
-        self._baselines.pop(message_id, None)
-        self._baselines[message_id] = began
-        if len(self._baselines) > _MAX_REMEMBERED:
-            del self._baselines[next(iter(self._baselines))]
+        _put_last(self._baselines, message_id, began)
 
     def _spend_attempt(self, message: Message, outcome: Outcome, *, dice: float) -> FailedOutcome:
         spent = message.attempts + 1
@@ -140,7 +155,7 @@ class OutcomePolicy:
         return self._build_failure(message, message.attempts, Outcome(False, error))
 
     def _build_failure(self, message: Message, spent: int, outcome: Outcome) -> FailedOutcome:
-        is_held = self._after_failure == "hold" and message.key is not None
+        is_held = self._after_failure == "hold" and message.key is not None and self._dead_letter is None
         return FailedOutcome(
             message_id=message.id,
             state=State.PENDING if is_held else State.FAILED,
@@ -148,6 +163,7 @@ class OutcomePolicy:
             attempts=spent,
             error=outcome.error,
             detail=outcome.detail,
+            forward_to=self._dead_letter,
         )
 
     def reset_rejections(self) -> None:
@@ -169,13 +185,36 @@ class SkipPolicy(OutcomePolicy):
         return BatchResult([], skipped, [])
 
 
+def build_refusal(message: Message, refusal: Exception, *, outcome: FailedOutcome | None = None) -> FailedOutcome:
+    """Build the outcome of a message whose own outcome the store refuses for good: it fails, and the reason says why.
+
+    `outcome` is what could not be recorded; None is a delivery.
+    """
+    if outcome is None:
+        error = f"it was delivered, but the store refused to record that: {refusal}"
+    elif outcome.waits is Waits.PARKED:
+        error = (
+            f"it cannot wait behind an earlier message of its key, because the store refused to record that: {refusal}"
+        )
+    else:
+        error = f"the store refused to record its outcome: {refusal} That outcome was: {outcome.error}"
+    return FailedOutcome(
+        message_id=message.id,
+        state=State.FAILED,
+        attempts=message.attempts if outcome is None else outcome.attempts,
+        error=redact_line(error, limit=_MAX_ERROR),
+    )
+
+
+def _put_last(baselines: dict[int, int], message_id: int, began: int) -> None:
+    baselines.pop(message_id, None)
+    baselines[message_id] = began
+    if len(baselines) > _MAX_REMEMBERED:
+        del baselines[next(iter(baselines))]
+
+
 def _sanitize(outcome: Outcome) -> Outcome:
-    """Make the texts of an answer fit for every store and log: a broker may quote bytes that are no text."""
-    error, detail = _sanitize_text(outcome.error, _MAX_ERROR), _sanitize_text(outcome.detail, _MAX_DETAIL)
+    """Make the texts of an answer fit for every store, log and terminal: a broker or a handler wrote them."""
+    error = None if outcome.error is None else redact_line(outcome.error, limit=_MAX_ERROR)
+    detail = None if outcome.detail is None else redact_block(outcome.detail, limit=_MAX_DETAIL)
     return msgspec.structs.replace(outcome, error=error, detail=detail)
-
-
-def _sanitize_text(text: str | None, limit: int) -> str | None:
-    if text is None:
-        return None
-    return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

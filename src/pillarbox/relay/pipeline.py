@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from pillarbox.contracts.store import BlockedKey, Lane, RecoveredClaim
+from pillarbox.contracts.store import BlockedKey, Lane, RecoveredClaim, Settlement
 from pillarbox.contracts.transport import Transport
-from pillarbox.errors import StoreError
-from pillarbox.relay.destination import DestinationState
+from pillarbox.errors import StoreError, StoreRefused
+from pillarbox.relay.destination import AsideTimer, DestinationState
+from pillarbox.relay.in_flight import halve_settlement
+from pillarbox.relay.lease import LoopProgress
+from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff, wait_for_event
 from pillarbox.relay.reader import Reader
 from pillarbox.relay.sender import Sender
@@ -47,8 +50,8 @@ class Pipeline:
         self._settler = Settler(state)
         self._releases: dict[int, float] = {}
         """Lanes being handed over, and until when their messages in flight are waited for."""
-        self.last_turn = state.clock.monotonic()
-        """Time of the settling loop's last turn. It waits for nothing but the store: its turns show progress."""
+        self.progress = LoopProgress(state.clock)
+        """Progress of the settling loop, which waits for nothing but the store."""
 
     # --- lanes ---
 
@@ -57,13 +60,13 @@ class Pipeline:
         state = self.state
         for lane in lanes:
             state.epochs[lane.partition] = lane.epoch
+            state.revisions[lane.partition] = lane.revision
             self._releases.pop(lane.partition, None)
             state.ordering.grant(lane.partition)
         for part in recovered:
             state.ordering.recover_claim(part.claim.number, part.messages, strikes=part.claim.strikes)
             state.lease.pause_for_claims(part.claim.message_ids, now=state.clock.monotonic())
-        for key in blocked:
-            state.ordering.block(key.partition, key.key, front=key.front)
+        state.block_keys(blocked)
         self.wake()
         state.send_event.set()
         state.settle_event.set()
@@ -164,12 +167,12 @@ class Pipeline:
         state = self.state
         while True:
             await wait_for_event(state.settle_event, _TICK)
-            self.last_turn = state.clock.monotonic()
-            while await self._settler.run_once() and state.may_act():
-                self.last_turn = state.clock.monotonic()
-            await self._release_lanes()
-            if state.is_flooded:
-                await self._pause_flooded()
+            with self.progress.wait_for_store():
+                while await self._settler.run_once() and state.may_act():
+                    pass
+                await self._release_lanes()
+                if state.is_flooded:
+                    await self._pause_flooded()
             if not state.may_act():
                 await asyncio.sleep(_TICK / 10)
 
@@ -183,8 +186,13 @@ class Pipeline:
             return
         state.ordering.drop(late)  # the answers will not be recorded: the next owner sends these messages again
         fence = state.fence(done)
-        if await state.retry_write("releasing", lambda: state.store.release(fence)):
-            state.telemetry.on_lanes_released(state.name, done)
+        try:
+            if await state.retry_write("releasing", lambda: state.store.release(fence)):
+                state.telemetry.on_lanes_released(state.name, done)
+        except StoreRefused as error:
+            state.telemetry.on_store_failed("releasing", error)
+            return
+        state.ordering.drop(done)  # what was set aside
         for partition in done:
             self._releases.pop(partition, None)
             state.epochs.pop(partition, None)
@@ -206,6 +214,7 @@ class Settler:
         self._state = state
         # The settling loop may be in the middle of a settlement when `drain` settles the rest.
         self._lock = asyncio.Lock()
+        self._aside = AsideTimer(state.clock)
 
     async def run_once(self) -> bool:
         """Record the outcomes that are there; return whether there were any."""
@@ -215,16 +224,66 @@ class Settler:
     async def _settle(self) -> bool:
         state = self._state
         state.settle_event.clear()
+        if state.ordering.has_aside and self._aside.is_due():
+            state.ordering.retry_aside()
         if not state.ordering.has_outcomes:
             return False
-        settlement, lanes = state.ordering.next_settlement(_MAX_SETTLEMENT)
+        await self._record(*state.ordering.next_settlement(_MAX_SETTLEMENT))
+        return True
+
+    async def _record(self, settlement: Settlement, lanes: Iterable[int]) -> None:
+        """Record outcomes. What the store refuses is split down to the messages that are the cause."""
+        state = self._state
         fence = state.fence(lanes)
-        if not await state.retry_write("settling", lambda: state.store.settle(fence, settlement)):
+        try:
+            is_recorded = await state.retry_write("settling", lambda: state.store.settle(fence, settlement))
+        except StoreRefused as error:
+            await self._split(settlement, error)
+            return
+        if not is_recorded:
             state.ordering.abort_settlement(settlement)
-            return True
+            return
         state.ordering.confirm_settlement(settlement)
         state.telemetry.on_settled(state.name, delivered=len(settlement.delivered), failed=len(settlement.failures))
-        state.read_event.set()
-        if state.ordering.has_ready or state.ordering.has_lone:
-            state.send_event.set()
-        return True
+        self._wake_others()
+
+    async def _split(self, settlement: Settlement, refusal: StoreRefused) -> None:
+        halves = halve_settlement(settlement)
+        if len(halves) == 1:
+            await self._close_refused(halves[0], refusal)
+            return
+        for half in halves:
+            part, lanes = self._state.ordering.rebuild_settlement(half)
+            if lanes:  # none: they were lost meanwhile
+                await self._record(part, lanes)
+
+    async def _close_refused(self, outcome: Settlement, refusal: StoreRefused) -> None:
+        """Close the one message whose outcome was refused as failed; where that is refused too, set it aside."""
+        state = self._state
+        if outcome.returned:
+            # Only its claim would change. Without that it counts as sending a little longer, and is read again.
+            state.telemetry.on_store_failed("giving a message back", refusal)
+            state.ordering.confirm_settlement(outcome)
+            return
+        failure = outcome.failures[0] if outcome.failures else None
+        message = state.ordering.get_message(outcome.delivered[0] if failure is None else failure.message_id)
+        if message is None:
+            return  # its lane was lost
+        closed = build_refusal(message, refusal, outcome=failure)
+        settlement, _ = state.ordering.rebuild_settlement(Settlement(failures=[closed]))
+        try:
+            is_recorded = await state.close_refused(message, closed, settlement)
+        except StoreRefused as error:
+            self._aside.begin()
+            state.set_aside(message, outcome, reason=error)
+            return
+        if is_recorded:
+            state.ordering.confirm_close(outcome)
+            self._wake_others()
+        else:
+            state.ordering.abort_settlement(outcome)
+
+    def _wake_others(self) -> None:
+        self._state.read_event.set()
+        if self._state.ordering.has_ready or self._state.ordering.has_lone:
+            self._state.send_event.set()

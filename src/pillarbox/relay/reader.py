@@ -6,17 +6,22 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from pillarbox.contracts.store import Claim, Cursor
+from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, Settlement
 from pillarbox.contracts.transport import Transport
-from pillarbox.errors import StoreError
-from pillarbox.message import Message
+from pillarbox.errors import StoreError, StoreRefused
+from pillarbox.message import Message, State, Waits
 from pillarbox.relay.breaker import PingTimer
-from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.destination import AsideTimer, DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES, ReadDecision
+from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff
 
 __all__ = ["Reader"]
 
+_REUSED: Final = (
+    "The database has given ids to new messages that others had before, as after a failover which lost commits: what "
+    "was in hand in these lanes is dropped."
+)
 _KEYS_PER_ROUND: Final = 32
 """Most keys that are read one by one in a round: the other lanes must not wait long."""
 _DUE_INTERVAL: Final = 0.25
@@ -48,6 +53,9 @@ class Reader:
         self._reread_at = 0.0
         self._reread_lane = 0
         self._claim_task: asyncio.Task[None] | None = None
+        self._unparked: list[tuple[Message, int]] = []
+        """Messages that can neither be parked nor closed, with the epochs of their lanes. Their keys stand still."""
+        self._unparked_timer = AsideTimer(state.clock)
         self._ping_timer = PingTimer(interval=state.settings.ping_interval)
         self._ping_task: asyncio.Task[None] | None = None
         self.empty_rounds = 0
@@ -64,7 +72,7 @@ class Reader:
             return state.pause_reason is None and await self._probe()
         if not state.epochs:
             return False
-        self._backoff.is_full = state.ordering.room * _LEAST_ROOM < state.ordering.window
+        self._backoff.is_full = self._is_full()
         if self._backoff.is_full:
             return False
         try:
@@ -80,6 +88,12 @@ class Reader:
         if is_empty and self._ping_timer.is_due(state.clock.monotonic(), acknowledged=state.policy.acknowledged):
             self._start_ping()
         return found
+
+    def _is_full(self) -> bool:
+        ordering = self._state.ordering
+        return (
+            ordering.room * _LEAST_ROOM < ordering.window or ordering.room_bytes * _LEAST_ROOM < ordering.window_bytes
+        )
 
     async def finish(self) -> None:
         """Wait for the claim that is being recorded."""
@@ -97,14 +111,16 @@ class Reader:
 
     async def _read_all(self) -> bool:
         now = self._state.clock.monotonic()
+        if self._unparked_timer.is_due():
+            await self._park_again()
         if now >= self._blocked_at:
             await self._read_blocked_keys()
         # A waiting message is taken only behind the fresh ones of its key, so lanes that were never read come first.
         is_first = self._cursor is None
         found = await self._read_fresh() if is_first else 0
-        found += await self._read_due() if now >= self._due_at else 0
-        found += await self._read_keys() + await self._read_remainders()
-        if self._state.ordering.room > 0 and not is_first:
+        found += await self._read_due() if now >= self._due_at and self._state.ordering.has_room else 0
+        found += await self._read_keys() + await self._read_remainders() + await self._read_astray()
+        if self._state.ordering.has_room and not is_first:
             found += await self._read_fresh()
         return found > 0
 
@@ -117,8 +133,7 @@ class Reader:
         except BaseException:
             state.ordering.must_read_blocked = True
             raise
-        for blocked in found:
-            state.ordering.block(blocked.partition, blocked.key, front=blocked.front)
+        state.block_keys(found)
         state.ordering.recheck_hot_keys({blocked.key for blocked in found})
         now = state.clock.monotonic()
         self._blocked_at = now + max(_BLOCKED_INTERVAL, _BLOCKED_REST * (now - began_at))
@@ -144,25 +159,38 @@ class Reader:
             cursor = cursor.restart(restart | reread).skip_keys(state.ordering.hot_keys)
         limit = min(state.settings.batch, state.ordering.room)
         try:
-            result = await state.store.read(state.name, partitions=order, cursor=cursor, limit=limit)
+            result = await state.store.read(
+                state.name, partitions=order, cursor=cursor, limit=limit, max_bytes=state.ordering.room_bytes
+            )
         except BaseException:
             state.ordering.abort_read(restart)
             raise
         self._cursor = result.cursor
         decision = state.ordering.accept_read(result, order)
+        self._drop_reused_lanes()
         await self._start_claim(decision)
         return len(decision.take) + len(decision.park)
 
+    def _drop_reused_lanes(self) -> None:
+        """Forget lanes in which ids were used again. They are still this relay's, so it takes them and reads anew."""
+        state = self._state
+        if lanes := state.ordering.reused_lanes:
+            state.ordering.reused_lanes = set()
+            state.telemetry.on_store_failed("reading", StoreError(_REUSED))
+            state.drop_lanes(lanes, is_fenced=False)
+
     async def _read_due(self) -> int:
         state = self._state
-        limit = min(state.settings.batch, state.ordering.room)
+        limit, max_bytes = min(state.settings.batch, state.ordering.room), state.ordering.room_bytes
         skip = state.ordering.begin_due_read()
         try:
-            due = await state.store.read_due(state.name, partitions=state.ordering.partitions, limit=limit, skip=skip)
+            due = await state.store.read_due(
+                state.name, partitions=state.ordering.partitions, limit=limit, skip=skip, max_bytes=max_bytes
+            )
         except BaseException:
             state.ordering.accept(())
             raise
-        if len(due) < limit:
+        if len(due) < limit and sum(len(message.payload) for message in due) < max_bytes:
             self._due_at = state.clock.monotonic() + _DUE_INTERVAL
         decision = state.ordering.accept(sorted(due, key=lambda message: message.id))
         await self._start_claim(decision)
@@ -173,15 +201,46 @@ class Reader:
         state, found = self._state, 0
         reads = state.ordering.next_key_reads(_KEYS_PER_ROUND)
         for index, read in enumerate(reads):
+            if not state.ordering.has_room:
+                for unread in reads[index:]:
+                    state.ordering.abort_key_read(unread)
+                break
             try:
                 messages = await state.store.read_key(
-                    state.name, partition=read.partition, key=read.key, after=0, limit=read.limit
+                    state.name,
+                    partition=read.partition,
+                    key=read.key,
+                    after=0,
+                    limit=read.limit,
+                    max_bytes=read.max_bytes,
                 )
             except BaseException:
                 for unread in reads[index:]:
                     state.ordering.abort_key_read(unread)
                 raise
             decision = state.ordering.accept_key(read, messages)
+            await self._start_claim(decision)
+            found += len(decision.take)
+        return found
+
+    async def _read_astray(self) -> int:
+        """Read what waits under keys that are none: it blocks nothing, and is closed as unreadable."""
+        state, found = self._state, 0
+        for read in state.ordering.next_astray(_KEYS_PER_ROUND):
+            state.ordering.begin_due_read()
+            try:
+                messages = await state.store.read_key(
+                    state.name,
+                    partition=read.partition,
+                    key=read.key,
+                    after=0,
+                    limit=read.limit,
+                    max_bytes=state.ordering.window_bytes,
+                )
+            except BaseException:
+                state.ordering.accept(())
+                raise
+            decision = state.ordering.accept([message for message in messages if message.unreadable is not None])
             await self._start_claim(decision)
             found += len(decision.take)
         return found
@@ -194,10 +253,18 @@ class Reader:
         session = self._cursor.session
         remainders = state.ordering.next_remainders(_KEYS_PER_ROUND)
         for index, remainder in enumerate(remainders):
+            if not state.ordering.has_room:
+                for unread in remainders[index:]:
+                    state.ordering.abort_remainder(unread)
+                break
             above = Cursor({remainder.partition: remainder.after}, None, session)
             try:
                 result = await state.store.read(
-                    state.name, partitions=[remainder.partition], cursor=above, limit=state.settings.batch
+                    state.name,
+                    partitions=[remainder.partition],
+                    cursor=above,
+                    limit=state.settings.batch,
+                    max_bytes=remainder.max_bytes,
                 )
             except BaseException:
                 for unread in remainders[index:]:
@@ -209,8 +276,13 @@ class Reader:
         return found
 
     def _rotate(self, partitions: Sequence[int]) -> list[int]:
-        """Begin each read at another lane, so that none is always last."""
-        self._first_lane = (self._first_lane + _ROTATION) % len(partitions)
+        """Begin each read at another lane, so that none is always last, and each is first in its turn.
+
+        A few large messages can fill a read before its second lane.
+        """
+        self._first_lane += _ROTATION
+        if self._first_lane >= len(partitions):
+            self._first_lane = (self._first_lane + 1) % min(_ROTATION, len(partitions))
         return [*partitions[self._first_lane :], *partitions[: self._first_lane]]
 
     def _choose_reread(self, partitions: Sequence[int]) -> set[int]:
@@ -255,7 +327,18 @@ class Reader:
             claim = Claim(number, [message.id for message in take], _strikes_while_waiting(strikes))
             park_ids = [message.id for message in park]
             fence = state.fence({message.partition for message in (*take, *park)})
-            if await state.retry_write("claiming", lambda: state.store.claim(fence, claim, park=park_ids)):  # noqa: B023
+            revisions: dict[int, int] = {}
+
+            async def write() -> None:
+                revisions.update(await state.store.claim(fence, claim, park=park_ids))  # noqa: B023
+
+            try:
+                is_recorded = await state.retry_write("claiming", write)
+            except StoreRefused as error:
+                await self._split_claim(ReadDecision(take, park), strikes, error)
+                return
+            if is_recorded:
+                state.note_revisions(revisions)
                 state.ordering.confirm_parks(park)
                 state.ordering.confirm_claim(number, take)
                 state.lease.note_claimed((*claim.message_ids, *park_ids))
@@ -266,6 +349,51 @@ class Reader:
             # nothing of the refused claim was written.
             if not state.may_act():
                 return
+
+    async def _split_claim(self, decision: ReadDecision, strikes: int, refusal: StoreRefused) -> None:
+        """Record a refused claim in parts, down to the message that is the cause: that one alone is not recorded."""
+        take, park = decision.take, decision.park
+        if take and park:
+            parts = [ReadDecision(take), ReadDecision((), park)]
+        elif len(take) + len(park) > 1:
+            middle_take, middle_park = len(take) // 2, len(park) // 2
+            parts = [
+                ReadDecision(take[:middle_take], park[:middle_park]),
+                ReadDecision(take[middle_take:], park[middle_park:]),
+            ]
+        else:
+            if take:
+                self._state.set_aside(take[0], Settlement(), reason=refusal)
+            else:
+                await self._close_unparked(park[0], refusal)
+            return
+        for part in parts:
+            await self._record_claim(part, strikes)
+
+    async def _close_unparked(self, message: Message, refusal: StoreRefused) -> None:
+        """Close a message as failed that must wait behind another and cannot be parked."""
+        state = self._state
+        parked = FailedOutcome(
+            message_id=message.id, state=State.PENDING, waits=Waits.PARKED, attempts=message.attempts
+        )
+        closed = build_refusal(message, refusal, outcome=parked)
+        epoch = state.epochs.get(message.partition, 0)
+        try:
+            is_closed = await state.close_refused(message, closed, Settlement(failures=[closed]))
+        except StoreRefused as error:
+            state.set_aside(message, Settlement(), reason=error)
+            self._unparked.append((message, epoch))
+            self._unparked_timer.begin()
+            return
+        if is_closed:
+            state.ordering.confirm_parks([message])
+            state.lease.note_claimed([message.id])
+
+    async def _park_again(self) -> None:
+        """Try again to park what could be neither parked nor closed."""
+        unparked, self._unparked = self._unparked, []
+        owned = [message for message, epoch in unparked if self._state.epochs.get(message.partition) == epoch]
+        await self._start_claim(ReadDecision((), owned))
 
     # --- probing ---
 
@@ -320,7 +448,13 @@ class Reader:
             return False
         order = self._rotate(partitions)
         try:
-            result = await state.store.read(state.name, partitions=order, cursor=None, limit=_PROBE_CANDIDATES)
+            result = await state.store.read(
+                state.name,
+                partitions=order,
+                cursor=None,
+                limit=_PROBE_CANDIDATES,
+                max_bytes=state.ordering.window_bytes,
+            )
         except BaseException:
             state.ordering.abort_read(restart)
             raise
@@ -337,11 +471,14 @@ class Reader:
 
 
 def _find_first_of_keys(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages that no earlier message of their key precedes: a probe must not break the order."""
+    """Return the messages that no earlier message of their key precedes: a probe must not break the order.
+
+    One that cannot be read is never sent, so it is no probe.
+    """
     keys: set[str] = set()
     firsts = []
     for message in messages:
-        if message.key is None or message.key not in keys:
+        if (message.key is None or message.key not in keys) and message.unreadable is None:
             firsts.append(message)
         if message.key is not None:
             keys.add(message.key)

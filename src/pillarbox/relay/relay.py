@@ -17,10 +17,10 @@ from uuid import UUID
 import msgspec
 
 from pillarbox.clock import Clock, SystemClock
-from pillarbox.contracts.store import RelayInfo, Selection, Store, Wakeups
+from pillarbox.contracts.store import RelayInfo, Store, Wakeups
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
-from pillarbox.errors import ConfigError, StoreError, StoreUnavailable
-from pillarbox.message import SKIPPED_DESTINATION, Message, State
+from pillarbox.errors import ConfigError, PillarboxError, SchemaError, StoreBusy, StoreError, StoreForbidden
+from pillarbox.message import SKIPPED_DESTINATION, Message
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.janitor import Archive, Janitor
 from pillarbox.relay.lease import Lease
@@ -28,16 +28,17 @@ from pillarbox.relay.membership import Heartbeat, LeaseLost, Rebalancer
 from pillarbox.relay.outcome_policy import OutcomePolicy, SkipPolicy
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.polling import PollBackoff, WakeupArming
-from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty, RelaySettings
+from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty, RelaySettings, check_dead_letters
+from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
 from pillarbox.telemetry import LoggingTelemetry, Telemetry
 
 __all__ = ["Destination", "Relay", "RelayHealth"]
 
-_FORWARD_INTERVAL: Final = 1.0
-"""Seconds between two searches for dead letters."""
-_FORWARD_BATCH: Final = 500
 _IDLE_INTERVAL: Final = 0.02
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 2.0
+"""Seconds between two attempts to connect or to register."""
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -94,6 +95,7 @@ class Relay:
         self._destinations = {destination.settings.name: destination for destination in destinations}
         if not self._destinations:
             raise ConfigError("A relay needs at least one destination to deliver to.")
+        check_dead_letters(destination.settings for destination in self._destinations.values())
         self._settings = settings
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or LoggingTelemetry()
@@ -106,6 +108,7 @@ class Relay:
         self._arming: WakeupArming | None = None
         self.relay_id: str | None = None
         self._is_registered = False
+        self._was_registered = False
         self._probe: LoopProbe | None = None
 
     @classmethod
@@ -171,10 +174,14 @@ class Relay:
         """Deliver until stopped, or with `once` until nothing is left that could be delivered now.
 
         When the lease is lost, everything is dropped and the relay starts again under a new id.
+
+        At the start it raises what a person must mend: a store that cannot be reached, tables that do not fit, a
+        missing right. Once it was in the registry, whatever the store refuses is waited for.
         """
         self._once = once
         self._probe = LoopProbe(asyncio.get_running_loop(), clock=self._clock)
-        await self._store.open()
+        if not await self._open_store():
+            return
         try:
             while not self._stop.is_set():
                 try:
@@ -206,7 +213,9 @@ class Relay:
             clock=self._clock,
             telemetry=self._telemetry,
             reachable=self._find_reachable,
-            progress=lambda: min([rebalancer.last_turn, *(p.last_turn for p in self._pipelines.values())]),
+            progress=lambda: min(
+                [rebalancer.progress.last_turn, *(p.progress.last_turn for p in self._pipelines.values())]
+            ),
         )
         if not await self._register(heartbeat, lease):
             return
@@ -221,8 +230,23 @@ class Relay:
                 services.append(self._stop_when_idle())
             await self._run_services(services, lease)
 
+    async def _open_store(self) -> bool:
+        """Connect, however long the store is busy; return False if stopped meanwhile."""
+        backoff = self._build_backoff()
+        while not self._stop.is_set():
+            try:
+                await self._store.open()
+                return True
+            except StoreBusy as error:
+                self._telemetry.on_store_failed("connecting", error)
+                await self._wait_for_stop(backoff.next_wait())
+        return False
+
     async def _register(self, heartbeat: Heartbeat, lease: Lease) -> bool:
-        """Enter the registry, however long the store is away; return False if stopped meanwhile."""
+        """Enter the registry, however long the store is away or refuses; return False if stopped meanwhile.
+
+        Only what a person must mend before the first start ends the relay: tables that do not fit, a missing right.
+        """
         names = list(self._pipelines)
         info = RelayInfo(
             relay_id=lease.relay_id,
@@ -233,14 +257,29 @@ class Relay:
             destinations=names,
             reachable=names,
         )
+        backoff = self._build_backoff()
         while not self._stop.is_set():
             try:
                 await heartbeat.register(info)
-                return True
-            except StoreUnavailable as error:
+            except PillarboxError as error:
+                if not self._was_registered and isinstance(error, SchemaError | StoreForbidden):
+                    raise
                 self._telemetry.on_store_failed("registering", error)
-                await asyncio.sleep(self._settings.poll_interval.total_seconds())
+                await self._wait_for_stop(backoff.next_wait())
+            else:
+                self._was_registered = True
+                return True
         return False
+
+    def _build_backoff(self) -> Backoff:
+        first = min(_FIRST_WAIT, self._settings.poll_interval.total_seconds())
+        return Backoff(first=first, longest=_LONGEST_WAIT, dice=self._dice)
+
+    async def _wait_for_stop(self, seconds: float) -> None:
+        """Wait, and no longer than until the relay is stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
     async def _run_services(self, services: Sequence[Coroutine[Any, Any, None]], lease: Lease) -> None:
         """Run all until the relay is stopped, or one of them raises."""
@@ -259,7 +298,21 @@ class Relay:
             await asyncio.gather(*everything, return_exceptions=True)
 
     async def _finish(self, lease: Lease) -> None:
-        """Stop claiming, let the windows finish, record everything, leave the registry."""
+        """Stop claiming, let the windows finish, record everything, leave the registry.
+
+        Without a lease nothing can be recorded: a store that does not answer is waited for no longer than that.
+        """
+        leaving = asyncio.create_task(self._leave(lease))
+        try:
+            while not leaving.done() and lease.may_act(self._clock.monotonic()):
+                await asyncio.wait({leaving}, timeout=_IDLE_INTERVAL)
+            if leaving.done():
+                leaving.result()
+        finally:
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+    async def _leave(self, lease: Lease) -> None:
         await asyncio.gather(
             *(
                 pipeline.drain(within=pipeline.state.settings.send_timeout.total_seconds())
@@ -309,7 +362,9 @@ class Relay:
             settings,
             store=self._store,
             lease=lease,
-            policy=policy_class(retry=settings.retry, after_failure=settings.after_failure),
+            policy=policy_class(
+                retry=settings.retry, after_failure=settings.after_failure, dead_letter=settings.dead_letter
+            ),
             clock=self._clock,
             telemetry=self._telemetry,
             dice=self._dice,
@@ -339,8 +394,6 @@ class Relay:
         if Duty.RECOVER in settings.duties:
             every = settings.lease.total_seconds()
             duties.append(self._repeat("forgetting dead relays", self._forget_relays, every))
-        if any(destination.settings.dead_letter for destination in self._destinations.values()):
-            duties.append(self._repeat("forwarding dead letters", self._forward_dead_letters, _FORWARD_INTERVAL))
         return duties
 
     async def _repeat(self, what: str, once: Callable[[], Awaitable[object]], seconds: float) -> None:
@@ -355,13 +408,6 @@ class Relay:
 
     async def _forget_relays(self) -> None:
         await self._store.forget(stale_after=self._settings.stale_after)
-
-    async def _forward_dead_letters(self) -> None:
-        """Send failed messages on to their dead-letter destination."""
-        for name, destination in self._destinations.items():
-            if (to := destination.settings.dead_letter) is not None:
-                failed = Selection(states=[State.FAILED], destination=name)
-                await self._store.redrive(failed, by=f"relay {self.relay_id}", limit=_FORWARD_BATCH, to=to)
 
 
 class SkipTransport:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from pillarbox.contracts.store import Claim
+from pillarbox.contracts.store import Claim, Settlement
 from pillarbox.contracts.transport import Outcome, Transport
-from pillarbox.errors import MessageRejected, TransportError, TransportUnavailable
+from pillarbox.errors import MessageRejected, StoreRefused, TransportError, TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.redaction import redact_line
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES
 
@@ -44,6 +45,8 @@ class Sender:
         self._rate = RateLimit(state.settings.rate)
         self._sends: set[asyncio.Task[None]] = set()
         self._lone_send: asyncio.Task[None] | None = None
+        self._lone_at: float | None = None
+        """From when on messages are sent alone though the destination has acknowledged nothing yet."""
 
     def send_ready(self) -> float:
         """Start sending all that is ready; return after how many seconds more may be sent."""
@@ -52,19 +55,36 @@ class Sender:
             return 0.0
         if seconds := state.lease.pause_left(state.clock.monotonic()):
             return seconds
-        if state.ordering.has_lone and (self._lone_send is None or self._lone_send.done()):
+        if state.ordering.has_lone and (self._lone_send is None or self._lone_send.done()) and self._may_send_lone():
             self._lone_send = asyncio.create_task(self._send_lone())
         while state.ordering.has_ready:
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
                 return self._rate.wait()
-            batch = state.ordering.next_batch(allowed)
+            batch = self._close_unreadable(state.ordering.next_batch(allowed))
             self._rate.spend(len(batch))
             if batch:
                 task = asyncio.create_task(self._send(batch))
                 self._sends.add(task)
                 task.add_done_callback(self._sends.discard)
         return 0.0
+
+    def _close_unreadable(self, messages: list[Message]) -> list[Message]:
+        """Fail the messages whose row cannot be read, without sending them; return the others."""
+        state = self._state
+        unreadable = [message for message in messages if message.unreadable is not None]
+        if not unreadable:
+            return messages
+        for message in unreadable:
+            self._give_up(message, error=message.unreadable or "")
+        state.settle_event.set()
+        return [message for message in messages if message.unreadable is None]
+
+    def _give_up(self, message: Message, *, error: str) -> None:
+        """Fail a message for a reason which is not an answer."""
+        failure = self._state.policy.build_failure(message, error=error)
+        self._state.ordering.mark_failed(message, failure)
+        self._state.telemetry.on_failed(self._state.name, message, failure)
 
     async def finish(self, *, within: float) -> None:
         """Wait for the answers to what is being sent, at most `within` seconds."""
@@ -149,7 +169,7 @@ class Sender:
         if struck:
             state.ordering.add_strikes(messages)
         state.ordering.mark_returned(messages)
-        state.telemetry.on_returned(state.name, messages, reason=str(error))
+        state.telemetry.on_returned(state.name, messages, reason=redact_line(str(error)))
         state.settle_event.set()
 
     def _return_lost(self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int) -> None:
@@ -170,18 +190,42 @@ class Sender:
 
     # --- a lone message ---
 
+    def _may_send_lone(self) -> bool:
+        """Return whether a message may be sent alone now: the destination works, or this relay waited for a lease.
+
+        A message that kills relays is given up only after deaths with a witness. So others go first, and are its
+        witnesses. If there are none, it kills each relay no earlier than after a lease of work for other destinations.
+        """
+        state = self._state
+        if state.policy.acknowledged:
+            return True
+        now = state.clock.monotonic()
+        if self._lone_at is None:
+            self._lone_at = now + state.lease.duration
+        if now < self._lone_at:
+            return False
+        # Each owner of the lanes begins with another one: the same one must not kill every relay before the others go.
+        state.ordering.rotate_lone(max(state.epochs.values(), default=0))
+        return True
+
     async def _send_lone(self) -> None:
         """Send messages alone that were being sent twice or more when a relay or a connection died."""
         state = self._state
         while state.may_act() and (message := state.ordering.next_lone()) is not None:
             strikes = state.ordering.count_strikes(message.id)
-            if strikes >= LONE_STRIKES + self._lone_cap:
+            if message.unreadable is not None:
+                self._give_up(message, error=message.unreadable)
+            elif strikes >= LONE_STRIKES + self._lone_cap:
                 error = f"a relay or its connection died {strikes} times with this message in hand"
-                failure = state.policy.build_failure(message, error=error)
-                state.ordering.mark_failed(message, failure)
-                state.telemetry.on_failed(state.name, message, failure)
-            elif await self._claim_alone(message, strikes):
-                await self._send_alone(message)
+                self._give_up(message, error=error)
+            else:
+                try:
+                    is_claimed = await self._claim_alone(message, strikes)
+                except StoreRefused as error:
+                    state.set_aside(message, Settlement(), reason=error)
+                    continue
+                if is_claimed:
+                    await self._send_alone(message)
             state.settle_event.set()
 
     async def _claim_alone(self, message: Message, strikes: int) -> bool:
@@ -191,7 +235,9 @@ class Sender:
         """
         state = self._state
         number, fence = state.lease.next_claim_number(), state.fence([message.partition])
-        claim = Claim(number, [message.id], strikes)
+        # A takeover adds one strike to what is recorded, also where a death would be no evidence against the message.
+        recorded = strikes if state.policy.has_lone_witness(message) else strikes - 1
+        claim = Claim(number, [message.id], recorded)
         if not await state.retry_write("claiming", lambda: state.store.claim(fence, claim)):
             return False
         if not state.ordering.is_in_flight(message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -14,7 +14,15 @@ from pillarbox.message import check_destination
 from pillarbox.relay.outcome_policy import AfterFailure
 from pillarbox.retry import DEFAULT_RETRY, RetryPolicy
 
-__all__ = ["DEFAULT_DUTIES", "DEFAULT_SETTINGS", "DestinationSettings", "Duty", "RelaySettings", "Retention"]
+__all__ = [
+    "DEFAULT_DUTIES",
+    "DEFAULT_SETTINGS",
+    "DestinationSettings",
+    "Duty",
+    "RelaySettings",
+    "Retention",
+    "check_dead_letters",
+]
 
 
 class Duty(StrEnum):
@@ -37,6 +45,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most messages of one read, one claim and one `send`."""
     window: int = 2_000
     """Most messages in flight."""
+    window_bytes: int = 32 * 1024 * 1024
+    """Most bytes of payloads in flight. The message that reaches it may pass it."""
     send_timeout: timedelta = timedelta(seconds=30)
     ping_interval: timedelta = timedelta(seconds=30)
     """Time between two pings while nothing is sent. `FOREVER`: no pings."""
@@ -45,7 +55,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     """Most messages per second; None for no limit."""
     dead_letter: str | None = None
-    """Destination that failed messages are forwarded to."""
+    """Destination to which a message that fails goes on at once. Then no key is held."""
 
     def __post_init__(self) -> None:
         check_destination(self.name)
@@ -53,7 +63,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_destination(self.dead_letter)
         if self.dead_letter == self.name:
             raise ConfigError(f"The destination {self.name} cannot be its own dead letter; name another one.")
-        for option in ("batch", "window"):
+        for option in ("batch", "window", "window_bytes"):
             if getattr(self, option) < 1:
                 raise ConfigError(f"The {option} of destination {self.name} must be at least 1.")
         if self.send_timeout <= timedelta(0):
@@ -62,6 +72,20 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"The ping_interval of destination {self.name} must be longer than nothing.")
         if self.rate is not None and self.rate <= 0:
             raise ConfigError(f"The rate of destination {self.name} must be above 0; leave it out for no limit.")
+
+
+def check_dead_letters(destinations: Iterable[DestinationSettings]) -> None:
+    """Raise `ConfigError` if dead letters go round: a message that fails everywhere would be sent for ever."""
+    following = {one.name: one.dead_letter for one in destinations}
+    for name, first in following.items():
+        passed, at = [name], first
+        while at is not None and at not in passed:
+            passed.append(at)
+            at = following.get(at)
+        if at == name:
+            raise ConfigError(
+                f"The dead letters of {', '.join(passed)} go round in a circle; leave one dead_letter out."
+            )
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +97,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     discarded: timedelta = timedelta(days=7)
     inbox: timedelta = timedelta(days=7)
     """Dedup window: a message that comes again later than that is handled again."""
+    inbox_failed: timedelta = timedelta(days=90)
+    """Time for which messages are kept that a consumer could not handle. Then they are gone."""
     every: timedelta = timedelta(hours=1)
     """Time between two runs of the janitor."""
     batch: int = 1_000

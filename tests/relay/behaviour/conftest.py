@@ -1,4 +1,4 @@
-"""Every behaviour is shown on every store that survives its process."""
+"""Every behaviour is shown on every store that survives its process, with the rights of the granted roles alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.relay.breaker import Breaker
+from pillarbox.stores.postgres.driver import DriverName
 from tests.support.relay_behaviour.scene import Scene, mariadb_scene, postgres_scene, sqlite_scene
 
 
@@ -19,11 +20,14 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield opened
         return
     if request.param == "mariadb":
-        async with mariadb_scene(request.getfixturevalue("mariadb_url")) as opened:
+        url, logins = request.getfixturevalue("mariadb_url"), request.getfixturevalue("mariadb_logins")
+        async with mariadb_scene(url, logins) as opened:
             yield opened
         return
     url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
-    async with postgres_scene(url, schema, driver="psycopg" if request.param == "psycopg" else "asyncpg") as opened:
+    logins = request.getfixturevalue("postgres_logins")
+    driver: DriverName = "psycopg" if request.param == "psycopg" else "asyncpg"
+    async with postgres_scene(url, schema, logins, driver=driver) as opened:
         yield opened
 
 

@@ -158,6 +158,27 @@ async def test_a_rate_limit_holds(scene: Scene) -> None:
     assert len(sink.taken) == 60
 
 
+async def test_no_more_bytes_are_held_than_the_window_allows(scene: Scene) -> None:
+    """Counted while nothing is answered: what a relay holds then, it holds in memory."""
+    size, window_bytes, count = 20_000, 100_000, 40
+    sink = Script(lambda _: DELIVERED)
+    sink.gate.clear()
+    scene.payload_size = size
+    await scene.put(*[(number, None) for number in range(count)])
+    relay = scene.relay(sink, window_bytes=window_bytes)
+    async with relay:
+        await until(lambda: len(sink.under_way) >= window_bytes // size)
+        ordering = relay._pipelines["sink"].state.ordering
+        held: list[int] = []
+        while len(sink.taken) < count:
+            held.append(ordering.bytes_in_flight)
+            sink.gate.set()
+            await asyncio.sleep(0)
+        await until(scene.is_drained)
+    assert max(held) < window_bytes + 2 * size
+    assert len({message.id for message in sink.taken}) == len(sink.taken) == count
+
+
 async def test_failed_messages_go_on_to_the_dead_letter_destination(scene: Scene) -> None:
     sink, letters = Script(as_told({1: REJECTED})), Script()
     relay = Relay(

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
 
-from pillarbox.contracts.store import Selection
+import psycopg
+import pytest
+
+from pillarbox.contracts.store import Claim, Fence, RelayInfo, Selection, Store
 from pillarbox.contracts.transport import Outcome
-from pillarbox.message import State, Waits
+from pillarbox.message import Message, State, Waits
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import RetryPolicy
 from pillarbox.telemetry import Telemetry
-from tests.support.relay_behaviour.scene import DELIVERED, Scene, Script, as_told, until
+from tests.support.mariadb_server import connected
+from tests.support.relay_behaviour.scene import DELIVERED, LEASE, Scene, Script, as_told, until
+from tests.support.relay_behaviour.wire import Wire
 
 REJECTED = Outcome(delivered=False, error="never as told", rejected=True)
 REFUSED = Outcome(delivered=False, error="not now")
@@ -73,6 +83,108 @@ async def test_what_is_deferred_while_the_destination_is_paused_blocks_its_key_w
         await until(lambda: sink.numbers("b") == [3])
         await until(scene.is_drained)
     assert sink.numbers("a") == [0, 1, 2]
+
+
+class Gate(Wire):
+    """Stops claims on their way to the store."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.is_open = asyncio.Event()
+        self.stopped = 0
+
+    def _over_the_line(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        passed = super()._over_the_line(name, call)
+
+        async def called(*args: Any, **options: Any) -> Any:
+            if name == "claim" and not self.is_open.is_set():
+                self.stopped += 1
+                await self.is_open.wait()
+            return await passed(*args, **options)
+
+        return called
+
+
+@pytest.mark.parametrize("action", ["discard", "defer"])
+async def test_what_an_operator_changes_before_its_claim_is_not_sent(scene: Scene, action: str) -> None:
+    """The relay has read it. It is paused, changed and resumed so quickly that the relay sees nothing of the pause."""
+    sink, gate = Script(), Gate(scene.open_store())
+    destination = Destination(lambda: sink, DestinationSettings(name="sink"))
+    settings = scene.quick(watch_interval=timedelta(minutes=1))
+    await scene.put((1, "a"), (2, "a"), (3, "b"))
+    async with Relay(gate.store, [destination], settings=settings):
+        await until(lambda: gate.stopped)
+        which = Selection(ids=await ids_of(scene, 1))
+        await scene.store.pause("sink", by="anna", reason="to look at message 1")
+        if action == "discard":
+            assert (await scene.store.discard(which, by="anna", reason="wrong", limit=1)).count == 1
+        else:
+            later = await scene.store.now() + timedelta(hours=1)
+            assert (await scene.store.defer(which, until=later, by="anna", limit=1)).count == 1
+        assert await scene.store.resume("sink", by="anna")
+        gate.is_open.set()
+        await until(lambda: sink.numbers("b") == [3])
+        if action == "discard":
+            await until(lambda: sink.numbers("a") == [2])
+            await until(scene.is_drained)
+    assert 1 not in sink.numbers()
+    assert sink.numbers("a") == ([2] if action == "discard" else [])
+
+
+async def test_an_operators_change_waits_for_a_claim_that_is_not_committed(scene: Scene) -> None:
+    """And then leaves its message alone: "discarded" is said of no message that a relay sends."""
+    if scene.url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer at a time")
+    await scene.put((1, "a"))
+    (message,) = await scene.find()
+    relay_id = await register(scene)
+    (lane,), _ = await scene.store.take(relay_id, "sink", partitions=[message.partition], lease=LEASE, claim_number=1)
+    with claiming(scene, relay_id, message) as commit:
+        discard = asyncio.create_task(scene.store.discard(Selection(), by="anna", reason="wrong", limit=1))
+        await until(lambda: discard.done() or waits_for_lock(scene))
+        commit()
+        assert (await discard).count == 0
+    assert [one.state for one in await scene.find()] == [State.SENDING]
+    assert await scene.store.claim(Fence(relay_id, "sink", {message.partition: lane.epoch}), Claim(2, [])) != {
+        message.partition: lane.revision
+    }
+
+
+async def register(scene: Scene) -> UUID:
+    relay = RelayInfo(
+        relay_id=uuid4(), service="s", host="h", pid=1, version="v", destinations=["sink"], reachable=["sink"]
+    )
+    await scene.store.register(relay, lease=LEASE)
+    return relay.relay_id
+
+
+@contextmanager
+def claiming(scene: Scene, relay_id: UUID, message: Message) -> Iterator[Callable[[], None]]:
+    """Write a claim as a relay does, and commit it when told."""
+    lane, claim = scene.names.table("lane", quote=""), scene.names.table("claim", quote="")
+    is_mysql = scene.url.startswith("mysql")
+    with closing(connected(scene.url) if is_mysql else psycopg.connect(scene.url)) as connection:
+        lock = "lock in share mode" if is_mysql else "for share"
+        ids = f"[{message.id}]" if is_mysql else f"{{{message.id}}}"
+        at = "0" if is_mysql else "now()"
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(f"select * from {lane} {lock}")
+            cursor.execute(
+                f"insert into {claim} (relay_id, number, message_ids, claimed_at) "
+                f"values ('{relay_id}', 1, '{ids}', {at})"
+            )
+            yield connection.commit
+
+
+def waits_for_lock(scene: Scene) -> bool:
+    if scene.url.startswith("mysql"):
+        # INNODB_TRX would not do: it is a copy, which is not renewed while it is read again and again.
+        with closing(connected(scene.url)) as connection, connection.cursor() as cursor:
+            cursor.execute("show global status like 'Innodb_row_lock_current_waits'")
+            return int(cursor.fetchone()[1]) > 0
+    with psycopg.connect(scene.url) as connection:
+        waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        return bool(connection.execute(waiting).fetchall())
 
 
 class Ears(Telemetry):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pillarbox.contracts.store import Selection
 from pillarbox.contracts.transport import Outcome
 from pillarbox.message import Message, State
+from pillarbox.relay.relay import Destination, Relay
+from pillarbox.relay.settings import DestinationSettings
 from tests.support.relay_behaviour.scene import DELIVERED, LEASE, Scene, Script, as_told, quick_retry, until
 
 REFUSED = Outcome(delivered=False, error="refused as told")
@@ -116,22 +120,44 @@ async def test_what_no_route_wants_is_closed_as_skipped(scene: Scene) -> None:
     assert skipped.state is State.SKIPPED
 
 
+def cover_eyes(store: Any, sees: asyncio.Event) -> None:
+    """Let a store answer a relay's questions about the registry, and its heartbeats, only while the event is set."""
+    registry, renew = store.registry, store.renew
+
+    async def registry_when_seen(**options: Any) -> Any:
+        await sees.wait()
+        return await registry(**options)
+
+    async def renew_when_seen(*arguments: Any, **options: Any) -> Any:
+        await sees.wait()
+        return await renew(*arguments, **options)
+
+    store.registry, store.renew = registry_when_seen, renew_when_seen
+
+
 async def test_a_relay_whose_lanes_were_taken_over_settles_nothing(scene: Scene) -> None:
     """The zombie: its answers come after another relay has taken its lanes. It must not close what is not its own."""
     await scene.put((1, "a"))
     slow, quick = Script(), Script()
     slow.gate.clear()
-    zombie = scene.relay(slow, settings=scene.quick(lease=LEASE))
+    store, sees = scene.open_store(), asyncio.Event()
+    sees.set()
+    cover_eyes(store, sees)
+    destination = Destination(lambda: slow, DestinationSettings(name="sink", send_timeout=timedelta(minutes=1)))
+    zombie = Relay(store, [destination], settings=scene.quick(lease=LEASE))
     async with zombie:
         await until(lambda: slow.under_way)
         (before,) = (await scene.store.registry(lease=LEASE)).relays
-        # To a relay with a shorter lease, a promise to live longer than that is no promise: the zombie counts as dead.
-        async with scene.relay(quick, settings=scene.quick(lease=LEASE / 4)):
+        # From now on the zombie sees no registry and renews nothing, as if it were frozen; the registry counts it dead.
+        sees.clear()
+        await until(lambda: scene.store.renew(before.relay_id, lease=timedelta(0), reachable=["sink"]))
+        async with scene.relay(quick, settings=scene.quick(lease=LEASE)):
             await until(lambda: quick.numbers() == [1])
             await until(scene.is_drained)
             (closed,) = await scene.find()
             slow.gate.set()
             await until(lambda: slow.numbers() == [1])
+            sees.set()
             await until(lambda: zombie.relay_id != str(before.relay_id))
             assert await scene.find() == [closed]
 

@@ -14,6 +14,7 @@ from pillarbox.message import Message, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.stores.postgres.driver import DriverName
+from tests.support.granted import Logins, postgres_logins
 from tests.support.private_postgres import PrivatePostgres
 from tests.support.relay_behaviour.scene import SHORT_LEASE, Scene, Script, postgres_scene, quick_retry, until
 from tests.support.relay_behaviour.wire import Wire
@@ -85,7 +86,12 @@ async def server(private_postgres: Callable[[], PrivatePostgres]) -> PrivatePost
 async def test_a_database_that_is_killed_and_started_again_costs_nothing(
     server: PrivatePostgres, driver: DriverName
 ) -> None:
-    async with postgres_scene(server.url, "outages", driver=driver) as scene:
+    with postgres_logins(server.url) as logins:
+        await _kill_and_start_again(server, logins, driver)
+
+
+async def _kill_and_start_again(server: PrivatePostgres, logins: Logins, driver: DriverName) -> None:
+    async with postgres_scene(server.url, "outages", logins, driver=driver) as scene:
         sink = Script(batch=5)
         async with scene.relay(sink), scene.relay(sink):
             await scene.put(*[(number, f"key-{number % 10}") for number in range(100)])

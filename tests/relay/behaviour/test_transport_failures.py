@@ -261,3 +261,22 @@ async def test_two_destinations_do_not_wait_for_each_other(scene: Scene) -> None
         assert sink.taken == []
         sink.gate.set()
         await until(scene.is_drained)
+
+
+async def test_relays_that_die_while_the_destination_hangs_fail_no_message(scene: Scene) -> None:
+    """Six deaths with the message in hand, where three are enough for a message that kills relays."""
+    sink = Script()
+    sink.gate.clear()
+    settings = scene.quick(lease=timedelta(milliseconds=400), lone_cap=1)
+    await scene.put((1, "a"), (2, "a"))
+    for _ in range(6):
+        sink.under_way = []
+        dying = asyncio.create_task(scene.relay(sink, settings=settings).run())
+        await until(lambda: sink.under_way)
+        dying.cancel()  # it leaves its lanes and claims behind, as a process that is killed
+        await asyncio.gather(dying, return_exceptions=True)
+    sink.gate.set()
+    async with scene.relay(sink):
+        await until(scene.is_drained)
+    assert sink.by_key()["a"] == [message.id for message in await scene.find() if message.key == "a"]
+    assert {(message.state, message.attempts) for message in await scene.find()} == {(State.DELIVERED, 0)}

@@ -18,14 +18,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "sqlite":
         found = SqlitePlace(request.getfixturevalue("tmp_sqlite"))
     else:
-        found = PostgresPlace(request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema"))
+        url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
+        found = PostgresPlace(url, schema, request.getfixturevalue("postgres_logins"))
     yield found
     found.close()
 
 
 @pytest.fixture
 def scene(place: Place, tmp_path: Path) -> Iterator[Scene]:
-    """The store, and relay processes that end with the test."""
+    """The store, and relay processes that end with the test. On PostgreSQL they have the rights of a relay alone."""
     fleet = Fleet(Part(store=place.store, schema=place.names.schema, sink=str(tmp_path / "sink")), logs=tmp_path)
     try:
         yield Scene(place, fleet)

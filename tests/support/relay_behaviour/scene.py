@@ -21,12 +21,14 @@ from pillarbox.message import Message, Names, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.retry import RetryPolicy
-from pillarbox.stores.factory import open_schema
+from pillarbox.stores.factory import Schema, open_schema
 from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.postgres.driver import DriverName
+from pillarbox.stores.postgres.grants import Role
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.urls import parse_store_url
+from tests.support.granted import Logins
 from tests.support.mariadb_server import connected
 
 __all__ = ["DELIVERED", "OK", "Scene", "Script", "as_told", "quick_retry", "until"]
@@ -110,17 +112,33 @@ def as_told(outcomes: dict[int, Outcome]) -> Callable[[Message], Outcome]:
 
 
 class Scene:
-    """One store. Messages carry a number; `put` commits them."""
+    """One store. Messages carry a number; `put` commits them.
 
-    def __init__(self, url: str, names: Names, open_store: Callable[[], Store]) -> None:
+    On a server with roles each part has its own: relays are relays, `put` writes as a writer, and `store` is the
+    operator's. `url` is the owner's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        names: Names,
+        open_store: Callable[[], Store],
+        *,
+        operator_store: Store | None = None,
+        writer_url: str | None = None,
+    ) -> None:
         self.url = url
         self.names = names
         self.open_store = open_store
+        """Open a store as a relay."""
+        self.writer_url = writer_url or url
+        self.payload_size = 0
+        """Payloads are filled up with spaces to this size."""
         self.outbox = Outbox(
             routes=Routes([Route(to=["sink"], topic="sink*"), Route(to=["other"], topic="other*")]),
             source="/test", schema=names.schema,
         )  # fmt: skip
-        self.store: Store = open_store()
+        self.store: Store = operator_store or open_store()
 
     async def put(
         self,
@@ -147,7 +165,7 @@ class Scene:
     def _put_mariadb(
         self, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None, commit: bool
     ) -> None:
-        with closing(connected(self.url)) as connection:
+        with closing(connected(self.writer_url)) as connection:
             self._publish(connection, messages, topic=topic, delay=delay)
             connection.commit() if commit else connection.rollback()
 
@@ -155,20 +173,25 @@ class Scene:
         self, tx: Any, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None
     ) -> None:
         for number, key in messages:
-            self.outbox.publish(tx, number_payload(number), type="t", content_type="text/plain",
+            self.outbox.publish(tx, number_payload(number, self.payload_size), type="t", content_type="text/plain",
                                 key=key, topic=topic, delay=delay)  # fmt: skip
 
     async def _put_postgres(
         self, messages: Sequence[tuple[int, str | None]], *, topic: str, delay: timedelta | None, commit: bool
     ) -> None:
-        connection: Any = await asyncpg.connect(self.url)
+        connection: Any = await asyncpg.connect(self.writer_url)
         transaction = connection.transaction()
         await transaction.start()
         for number, key in messages:
-            await self.outbox.publish(connection, number_payload(number), type="t", content_type="text/plain",
+            payload = number_payload(number, self.payload_size)
+            await self.outbox.publish(connection, payload, type="t", content_type="text/plain",
                                       key=key, topic=topic, delay=delay)  # fmt: skip
         await (transaction.commit() if commit else transaction.rollback())
         await connection.close()
+
+    def schema(self) -> Schema:
+        """The schema of the store."""
+        return open_schema(parse_store_url(self.url), names=self.names)
 
     async def find(self, *states: State) -> Sequence[Message]:
         """Messages in these states."""
@@ -195,8 +218,8 @@ class Scene:
         return RelaySettings(**{**quick, **options})
 
 
-def number_payload(number: int) -> bytes:
-    return str(number).encode()
+def number_payload(number: int, size: int = 0) -> bytes:
+    return str(number).encode().ljust(size)
 
 
 @asynccontextmanager
@@ -209,18 +232,33 @@ async def sqlite_scene(path: Path) -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
-async def postgres_scene(url: str, schema: str, *, driver: DriverName) -> AsyncIterator[Scene]:
+async def postgres_scene(url: str, schema: str, logins: Logins, *, driver: DriverName) -> AsyncIterator[Scene]:
     names = Names(schema)
     await open_schema(parse_store_url(url), names=names).install()
-    scene = Scene(url, names, lambda: PostgresStore(url, schema=schema, driver=driver))
+
+    def open_as(role: Role) -> Store:
+        return PostgresStore(logins.url_as(role, url, names), schema=schema, driver=driver)
+
+    scene = Scene(
+        url, names, lambda: open_as("relay"), operator_store=open_as("operator"),
+        writer_url=logins.url_as("writer", url, names),
+    )  # fmt: skip
     async with _opened(scene):
         yield scene
 
 
 @asynccontextmanager
-async def mariadb_scene(url: str) -> AsyncIterator[Scene]:
-    await open_schema(parse_store_url(url), names=Names()).install()
-    scene = Scene(url, Names(), lambda: MariadbStore(url))
+async def mariadb_scene(url: str, logins: Logins) -> AsyncIterator[Scene]:
+    names = Names()
+    await open_schema(parse_store_url(url), names=names).install()
+
+    def open_as(role: Role) -> Store:
+        return MariadbStore(logins.url_as(role, url, names))
+
+    scene = Scene(
+        url, names, lambda: open_as("relay"), operator_store=open_as("operator"),
+        writer_url=logins.url_as("writer", url, names),
+    )  # fmt: skip
     async with _opened(scene):
         yield scene
 

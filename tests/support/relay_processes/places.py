@@ -19,6 +19,7 @@ import psycopg
 from pillarbox.message import Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.urls import parse_store_url
+from tests.support.granted import Logins
 from tests.support.relay_processes.ticks import Tick, outbox
 
 __all__ = ["Load", "Place", "PostgresPlace", "SqlitePlace"]
@@ -118,16 +119,18 @@ class SqlitePlace:
 
 
 class PostgresPlace:
-    def __init__(self, url: str, schema: str) -> None:
-        self.store = url
+    def __init__(self, url: str, schema: str, logins: Logins) -> None:
         self.names = Names(schema)
         self._schema = schema
         self._outbox = outbox(self.names)
         asyncio.run(open_schema(parse_store_url(url), names=self.names).install())
+        self.store = logins.url_as("relay", url, self.names)
+        self._writer_url = logins.url_as("writer", url, self.names)
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute(f'set search_path = "{schema}"'.encode())
         self._connection.execute(_TALLY.encode())
         self._connection.execute(b"insert into tally select 'k' || k, 0 from generate_series(0, 99) k")
+        logins.run("writer", url, f'grant select, update on "{schema}".tally to {{login}}')
 
     def close(self) -> None:
         self._connection.close()
@@ -146,7 +149,7 @@ class PostgresPlace:
 
     async def _connect(self) -> Any:
         settings = {"search_path": self._schema, "application_name": "writer", "synchronous_commit": "off"}
-        return await asyncpg.connect(self.store, server_settings=settings)
+        return await asyncpg.connect(self._writer_url, server_settings=settings)
 
     async def _write(self, load: Load, stop: Event, dice: random.Random) -> None:
         connection = await self._connect()

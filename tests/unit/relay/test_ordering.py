@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from uuid import UUID
 
-from pillarbox.contracts.store import Cursor, ReadResult
+import pytest
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import Cursor, ReadResult, Settlement
 from pillarbox.message import Waits
+from pillarbox.relay.ordering import LaneOrdering
 from tests.support.lanes.lane_bench import Bench, failed, retry
 from tests.support.lanes.lane_table import row
 
@@ -125,6 +129,29 @@ def test_a_row_closed_while_a_read_was_under_way_is_not_taken_again() -> None:
     assert bench.ordering.accept_read(answer, partitions).take == []
 
 
+def test_another_message_under_the_id_of_one_in_hand_is_noticed() -> None:
+    """A database that lost commits gives ids again. What is in hand exists no more, whichever lane it was in."""
+    first, other = row(1, "a", lane=0), replace(row(1, "b", lane=1), message_id=UUID(int=7))
+    bench = Bench(lanes=(0, 1))
+    bench.take(first)
+    assert bench.read(first).take == []
+    assert bench.ordering.reused_lanes == set()
+    assert bench.read(other).take == []
+    assert bench.ordering.reused_lanes == {0, 1}
+
+
+def test_another_message_under_an_id_released_meanwhile_is_taken() -> None:
+    first, other = row(1, "a"), replace(row(1, "a"), message_id=UUID(int=7))
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    partitions, _ = bench.ordering.begin_read()
+    bench.ordering.mark_delivered([first])
+    bench.settle()
+    answer = ReadResult([other], Cursor({0: 1}), frozenset(partitions))
+    assert bench.ordering.accept_read(answer, partitions).take == [other]
+
+
 def test_a_message_that_comes_back_later_is_taken() -> None:
     """A redrive brings the same id again, with a reason to wait."""
     first, again = row(1, "a"), row(1, "a", waits=Waits.RETRY)
@@ -164,3 +191,30 @@ def test_answers_for_what_is_not_under_way_are_ignored(answer: str) -> None:
             bench.ordering.mark_returned([first])
     assert not bench.ordering.has_outcomes
     assert bench.send() == [1]
+
+
+def test_what_is_set_aside_takes_no_room_but_is_bounded() -> None:
+    """A store that refuses everything brings no more than the window again into memory."""
+    ordering = LaneOrdering(window=2, key_share=2)
+    ordering.grant(0)
+    for first in (1, 3):
+        ordering.begin_read()
+        messages = [row(number, key=None) for number in (first, first + 1)]
+        decision = ordering.accept_read(ReadResult(messages, Cursor()), [0])
+        assert [message.id for message in decision.take] == [first, first + 1]
+        assert ordering.room == 0
+        for message in decision.take:
+            ordering.set_aside(message.id, Settlement())
+        assert ordering.room == (2 if first == 1 else 0)
+
+
+def test_keys_astray_are_read_and_block_nothing() -> None:
+    ordering = LaneOrdering(window=9, key_share=3)
+    ordering.grant(0)
+    ordering.note_astray(0, "odd")
+    ordering.note_astray(5, "of a lane that is not ours")
+    assert [(read.partition, read.key) for read in ordering.next_astray(9)] == [(0, "odd")]
+    assert ordering.next_astray(9) == []
+    ordering.begin_read()
+    decision = ordering.accept_read(ReadResult([row(1, key="odd")], Cursor()), [0])
+    assert (len(decision.take), decision.park) == (1, [])

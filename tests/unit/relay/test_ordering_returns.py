@@ -138,6 +138,24 @@ def test_a_message_is_sent_normally_after_the_first_strike_and_alone_after_the_s
     assert bench.ordering.next_lone() is None
 
 
+def test_what_waits_to_be_sent_alone_takes_no_room() -> None:
+    """With a window of one it would keep out every message that could show that the destination works."""
+    bench = Bench(window=1)
+    for _ in range(LONE_STRIKES):
+        bench.take(row(1, "a"))
+        assert bench.send() == [1]
+        bench.ordering.add_strikes([row(1, "a")])
+        bench.ordering.mark_returned([row(1, "a")])
+        bench.settle()
+    bench.take(row(1, "a"))
+    assert bench.ordering.has_lone
+    assert (bench.ordering.room, bench.ordering.has_room) == (1, True)
+    bench.take(row(2, "b"))
+    assert bench.send() == [2]
+    assert not bench.ordering.has_room
+    assert bench.ordering.next_lone() == row(1, "a")
+
+
 def test_an_answer_refunds_the_strikes() -> None:
     first = row(1, "a")
     bench = Bench()

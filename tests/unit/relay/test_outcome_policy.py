@@ -219,3 +219,14 @@ def test_a_message_without_a_key_holds_nobody_up() -> None:
 def test_a_message_that_is_given_up_spends_no_attempt() -> None:
     trouble = policy().build_failure(row(1, "a", attempts=1), error="it killed the relay 7 times")
     assert (trouble.state, trouble.attempts, trouble.error) == (State.FAILED, 1, "it killed the relay 7 times")
+
+
+def test_no_answer_brings_a_secret_or_a_control_character_into_the_journal() -> None:
+    odd = "\x1b[2J\x9b\u202e\x00\ud800 at amqp://shop:hunter2@mq/x\npassword=hunter2"
+    verdict = weigh(policy(), (row(1), Outcome(False, odd, rejected=True, detail=f"first\n{odd}")))
+    trouble = trouble_of(verdict)
+    assert trouble.error is not None
+    assert trouble.error.isprintable()
+    assert "hunter2" not in f"{trouble.error}{trouble.detail}"
+    assert all(line.isprintable() for line in str(trouble.detail).split("\n"))
+    assert str(trouble.detail).startswith("first\n")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, ReadResult, RecoveredClaim, Selection, Settlement
+from pillarbox.contracts.writer import Insert
 from pillarbox.errors import StoreUnavailable
-from pillarbox.message import Message, State, Waits
+from pillarbox.message import Kind, Message, Names, State, Waits
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.outcome_policy import OutcomePolicy
@@ -36,12 +38,12 @@ class _Flaky(MemoryStore):
         self.asked: list[str] = []
 
     async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int
+        self, destination: str, *, partition: int, key: str, after: int, limit: int, **more: Any
     ) -> Sequence[Message]:
         self.asked.append(key)
         if len(self.asked) == 1:
             raise StoreUnavailable("the line broke")
-        return await super().read_key(destination, partition=partition, key=key, after=after, limit=limit)
+        return await super().read_key(destination, partition=partition, key=key, after=after, limit=limit, **more)
 
 
 class _Busy(MemoryStore):
@@ -52,9 +54,9 @@ class _Busy(MemoryStore):
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             await meanwhile()
@@ -135,10 +137,10 @@ class _Reads(MemoryStore):
         super().__init__()
         self.anew: list[set[int]] = []
 
-    async def read(self, destination, *, partitions, cursor, limit):  # type: ignore[no-untyped-def]
+    async def read(self, destination, *, partitions, cursor, limit, **more):  # type: ignore[no-untyped-def]
         marks = cursor or Cursor()
         self.anew.append({partition for partition in partitions if partition not in marks.low})
-        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        reading = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
         low = {**dict.fromkeys(partitions, 1), **reading.cursor.low}
         return type(reading)(
             reading.messages, Cursor(low, reading.cursor.snapshot, reading.cursor.session), reading.complete
@@ -199,9 +201,9 @@ class _Interrupted(MemoryStore):
         await self._interrupt("read_due")
         return answer
 
-    async def claim(self, *arguments: Any, **options: Any) -> None:
+    async def claim(self, *arguments: Any, **options: Any) -> Mapping[int, int]:
         await self._interrupt("claim")
-        await super().claim(*arguments, **options)
+        return await super().claim(*arguments, **options)
 
 
 async def _send_all(reader: Reader, state: DestinationState) -> list[int]:
@@ -253,3 +255,87 @@ async def test_what_is_deferred_in_a_pause_shorter_than_a_round_blocks_its_key(d
     clock.advance(timedelta(minutes=1))
     state.lease.extend(clock.monotonic())
     assert await _send_all(reader, state) == [1, 2]
+
+
+# --- the window in bytes ---
+
+
+def _put_large(store: MemoryStore, *sizes: int, key: str | None = None, partition: int = 0) -> None:
+    messages = [
+        Message(
+            0, UUID(int=number), SINK, partition, Kind.EVENT, "t", "t", key, bytes(size), "text/plain", {}, "/", None,
+            "c", None, datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for number, size in enumerate(sizes, start=1_000 * partition + 1)
+    ]  # fmt: skip
+    with store.transaction() as transaction:
+        transaction.insert(Insert(names=Names(), messages=messages))
+
+
+async def _drain(state: DestinationState, reader: Reader, clock: FrozenClock) -> tuple[list[int], int]:
+    """Read, deliver and settle until nothing is left; return the ids in their order, and the most bytes in flight."""
+    sent: list[int] = []
+    most = 0
+    for _ in range(500):
+        await reader.run_once()
+        await reader.finish()
+        most = max(most, state.ordering.bytes_in_flight)
+        batch = state.ordering.next_batch(3)
+        sent += [message.id for message in batch]
+        state.ordering.mark_delivered(batch)
+        while state.ordering.has_outcomes:
+            await _settle(state)
+        clock.advance(timedelta(milliseconds=300))
+        state.lease.extend(clock.monotonic())
+    assert state.ordering.bytes_in_flight == 0
+    return sent, most
+
+
+@pytest.mark.parametrize("key", [None, "hot"])
+async def test_a_backlog_is_drained_through_a_window_of_few_bytes(key: str | None) -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    state = build_state(store, clock, window_bytes=1_000, batch=100)
+    for partition in range(4):
+        _put_large(store, *([300] * 20), key=key and f"{key}-{partition}", partition=partition)
+    await grant(state, 0, 1, 2, 3)
+    sent, most = await _drain(state, _reader(state), clock)
+    assert sorted(sent) == list(range(1, 81))
+    assert most < 1_000 + 300
+    if key is not None:
+        assert [id_ for id_ in sent if id_ <= 20] == list(range(1, 21))
+
+
+async def test_a_message_that_is_larger_than_the_window_is_delivered_alone() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    state = build_state(store, clock, window_bytes=1_000)
+    _put_large(store, 5_000, 10, 5_000, 10)
+    await grant(state, 0)
+    sent, most = await _drain(state, _reader(state), clock)
+    assert sent == [1, 2, 3, 4]
+    assert most <= 5_010
+
+
+async def test_a_key_of_large_messages_leaves_room_for_others() -> None:
+    """Its share is an eighth of the window in bytes: here, one message."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    state = build_state(store, clock, window_bytes=8_000)
+    _put_large(store, *([1_000] * 20), key="hot")
+    _put_large(store, *([1_000] * 6), partition=1)
+    await grant(state, 0, 1)
+    reader = _reader(state)
+    for _ in range(3):
+        await reader.run_once()
+        await reader.finish()
+    assert {message.partition for message in state.ordering.next_batch(10)} == {0, 1}
+    assert state.ordering.bytes_in_flight <= 8_000
+
+
+async def test_every_lane_is_read_first_in_its_turn() -> None:
+    """A lane that is never among the first would starve behind lanes with large messages."""
+    reader = _reader(build_state(MemoryStore(), FrozenClock()))
+    for lanes in (range(64), range(5), range(8), range(1)):
+        firsts = {reader._rotate(lanes)[0] for _ in range(2 * len(lanes) + 8)}
+        assert firsts == set(lanes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
@@ -29,7 +30,7 @@ class _Reads(MemoryStore):
         self.failures = 0
 
     async def read(
-        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
     ) -> ReadResult:
         marks = cursor or Cursor()
         if self.failures and marks.snapshot is None and marks.low:
@@ -37,7 +38,7 @@ class _Reads(MemoryStore):
             raise StoreUnavailable("the line broke")
         if any(partition not in marks.low for partition in partitions):
             self.skipped_anew.append(marks.skip)
-        return await super().read(destination, partitions=partitions, cursor=cursor, limit=limit)
+        return await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
 
 
 class _Place:

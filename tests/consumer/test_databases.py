@@ -14,7 +14,8 @@ from pillarbox.message import Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.consumer.databases import ON_POSTGRES, PostgresScene, Scene, noted
-from tests.support.consumer.scene import Ticked, tick
+from tests.support.consumer.scene import QUICK, Ticked, tick
+from tests.support.granted import Logins
 from tests.support.postgres_server import scratch_schema
 
 
@@ -28,12 +29,21 @@ def tables(postgres_url: str) -> Iterator[str]:
         yield schema
 
 
+@pytest.fixture(scope="module")
+def consumer_url(postgres_url: str, postgres_logins: Logins, tables: str) -> str:
+    """The database as a consumer may use it, with the rights on the application's table that its handlers need."""
+    postgres_logins.run("consumer", postgres_url, f'grant select, insert on "{tables}".ticks to {{login}}')
+    return postgres_logins.url_as("consumer", postgres_url, Names(tables))
+
+
 @pytest.fixture(params=ON_POSTGRES)
-async def scene(request: pytest.FixtureRequest, postgres_url: str, tables: str) -> AsyncIterator[Scene]:
+async def scene(
+    request: pytest.FixtureRequest, postgres_url: str, consumer_url: str, tables: str
+) -> AsyncIterator[Scene]:
     kind, is_async = ON_POSTGRES[request.param]
     with psycopg.connect(postgres_url, options=f"-c search_path={tables}") as connection:
         connection.execute("truncate ticks, pillarbox_inbox")
-    async with kind(postgres_url, tables) as database:
+    async with kind(consumer_url, tables) as database:
         yield PostgresScene(database, rows=partial(_rows, postgres_url, tables), names=Names(tables), is_async=is_async)
 
 
@@ -120,3 +130,35 @@ async def test_a_connection_that_is_cut_spends_nothing(scene: Scene) -> None:
     await scene.run(cut, attempts=1)
     assert scene.left() == ([(1,)], [("done", 0, 0)])
     assert scene.calls == 2
+
+
+# --- what one message could stop ---
+
+
+async def test_errors_with_text_that_no_database_stores_free_their_slots(scene: Scene) -> None:
+    """More of them than the consumer has slots, before one that can be handled."""
+    bad = b'{"specversion": "1.0", "id": "%d", "source": "/x", "type": "tick", "a\\u0000b\\ud800": 1}'
+    for number in range(QUICK.concurrency):
+        scene.queue.put_raw({"content-type": "application/cloudevents+json"}, bad % number)
+
+    def failing(event: Ticked) -> Generator[str, None, None]:
+        yield from noted(event)
+        raise ValueError("no \0 such \ud800 thing")
+
+    scene.queue.put(tick(2, "a", payload=b'{"number": "\\u0000"}'))
+    await scene.run(failing, times=QUICK.concurrency + 2)
+    assert {row[0] for row in scene.left()[1]} == {"failed"}
+    (error,) = scene.rows("select last_error from pillarbox_inbox where attempts = 3")
+    assert error[0] == "ValueError: no such thing"
+
+
+async def test_a_message_that_always_loses_its_connection_is_kept_in_the_end(scene: Scene) -> None:
+    """The database answers all others, so it is no outage."""
+
+    def cut(event: Ticked) -> Generator[str, None, None]:
+        yield from noted(event)
+        yield scene.cut
+
+    await scene.run(cut, attempts=1)
+    assert scene.left() == ([], [("failed", 1, 0)])
+    assert scene.calls == 6

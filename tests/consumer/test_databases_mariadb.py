@@ -16,11 +16,14 @@ from tests.consumer.test_databases import (  # noqa: F401 - they run here once m
     test_a_conflict_repeats_the_transaction_and_spends_nothing,
     test_a_connection_that_is_cut_spends_nothing,
     test_a_duplicate_does_nothing,
+    test_a_message_that_always_loses_its_connection_is_kept_in_the_end,
+    test_errors_with_text_that_no_database_stores_free_their_slots,
     test_the_effect_and_the_record_commit_together,
     test_what_fails_leaves_nothing_behind,
 )
 from tests.support.consumer.databases import ON_MARIADB, MariadbScene, Scene, noted
 from tests.support.consumer.scene import Ticked
+from tests.support.granted import Logins
 from tests.support.mariadb_server import connected, scratch_mariadb
 
 
@@ -38,14 +41,26 @@ def tables(mariadb_server: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def consumer_url(mariadb_logins: Logins, tables: str) -> str:
+    """The database as a consumer may use it, with the rights on the application's tables that its handlers need."""
+    mariadb_logins.run(
+        "consumer", tables,
+        "grant select, insert on ticks to {login}",
+        "grant select, update on rivals to {login}",
+        "grant create on other to {login}",
+    )  # fmt: skip
+    return mariadb_logins.url_as("consumer", tables, Names())
+
+
 @pytest.fixture(params=ON_MARIADB)
-async def scene(request: pytest.FixtureRequest, tables: str) -> AsyncIterator[Scene]:
+async def scene(request: pytest.FixtureRequest, consumer_url: str, tables: str) -> AsyncIterator[Scene]:
     kind, is_async = ON_MARIADB[request.param]
     with closing(connected(tables)) as connection:
         connection.query("delete from ticks")
         connection.query("delete from pillarbox_inbox")
         connection.commit()
-    async with kind(tables, "") as database:
+    async with kind(consumer_url, "") as database:
         yield MariadbScene(database, rows=partial(_rows, tables), names=Names(), is_async=is_async)
 
 
@@ -100,3 +115,20 @@ async def test_a_deadlock_that_the_handler_caught_is_no_commit(scene: Scene, tab
     with closing(rival):
         await scene.run(swallowing, attempts=1)
     assert scene.left() == ([], [("failed", 1, 0)])
+
+
+@pytest.mark.parametrize("share", [0.6, 1.1])
+async def test_a_large_message_that_cannot_be_read_is_kept_with_what_the_server_takes(
+    scene: Scene, share: float
+) -> None:
+    """In hexadecimal digits even the smaller one is more than the server takes at once."""
+    ((packet,),) = scene.rows("select @@max_allowed_packet")
+    body = b"{" * int(packet * share)
+    scene.queue.put_raw({"content-type": "application/cloudevents+json"}, body)
+    await scene.run(noted, times=2)
+    ((size, error),) = scene.rows("select length(message), last_error from pillarbox_inbox where status = 'failed'")
+    if share < 1:
+        assert size > len(body)
+    else:
+        assert size is None
+        assert f"max_allowed_packet is {packet}" in error

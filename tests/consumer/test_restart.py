@@ -1,74 +1,32 @@
-"""A consumer that is stopped in the middle, over Redis Streams and Kafka: the next one goes on, once and in order."""
+"""A consumer that is stopped in the middle, over every broker and type of queue: the next goes on, in order."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, closing
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import redis.asyncio as plain
 
-from pillarbox.brokers.factory import receiver_from_url, transport_from_url
 from pillarbox.consumer import Consumer, ConsumerSettings
-from pillarbox.contracts.receiver import Receiver
-from pillarbox.contracts.transport import Transport
 from pillarbox.message import Message
 from pillarbox.testing.samples import sample
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.redis_server import PrivateRedis, private_redis
+from tests.support.consumer.ways import QUEUES, Way, open_way
 from tests.support.writers.places import SqlitePlace
 
 PATIENCE: Final = 60.0
 KEYS: Final = 5
-EACH: Final = 12
+EACH: Final = 40
+PARTS: Final = 4
+"""Consumers, one after the other."""
 
 
-class Way:
-    """From a transport to receivers of one group."""
-
-    def __init__(self, url: str, *, sending: dict[str, object], receiving: dict[str, object]) -> None:
-        self._url = url
-        self._sending = sending
-        self._receiving = receiving
-
-    def transport(self) -> Transport:
-        return transport_from_url(self._url, options=self._sending)
-
-    def receiver(self) -> Receiver:
-        return receiver_from_url(self._url, options=self._receiving)
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[PrivateRedis]:
-    with closing(private_redis("--save", "")) as server:
-        yield server
-
-
-@pytest.fixture(params=["redis", "kafka"])
+@pytest.fixture(params=QUEUES)
 async def way(request: pytest.FixtureRequest) -> AsyncIterator[Way]:
-    async with _redis(request) if request.param == "redis" else _kafka() as way:
+    async with open_way(request.param, request) as way:
         yield way
-
-
-@asynccontextmanager
-async def _redis(request: pytest.FixtureRequest) -> AsyncIterator[Way]:
-    server: PrivateRedis = request.getfixturevalue("redis_server")
-    async with aclosing(plain.Redis(port=server.port, protocol=2)) as client:
-        await client.flushall()
-    receiving: dict[str, object] = {"stream": "orders", "group": "billing", "declare": True}
-    yield Way(server.url, sending={"key": "orders"}, receiving=receiving)
-
-
-@asynccontextmanager
-async def _kafka() -> AsyncIterator[Way]:
-    with KafkaCluster() as cluster:
-        cluster.create("orders", partitions=3)
-        receiving: dict[str, object] = {"topics": "orders", "group": "billing", "session_timeout": "4s"}
-        yield Way(cluster.url, sending={"topic": "orders"}, receiving=receiving)
 
 
 @pytest.fixture
@@ -79,8 +37,8 @@ def place(tmp_sqlite: Path) -> SqlitePlace:
 
 
 def consumer_of(way: Way, place: SqlitePlace) -> Consumer:
-    # Few in hand, so that most is still to come when it is stopped.
-    settings = ConsumerSettings(concurrency=2, prefetch=6)
+    # Several of each key in hand, and most still to come, when it is stopped.
+    settings = ConsumerSettings(concurrency=2, prefetch=24)
     consumer = Consumer("billing", receiver=way.receiver(), database=place.path, settings=settings)
 
     @consumer.on("*")
@@ -106,16 +64,42 @@ async def handled(place: SqlitePlace, count: int) -> None:
 
 
 async def test_what_one_leaves_the_next_does(way: Way, place: SqlitePlace) -> None:
-    transport = way.transport()
-    await transport.open()
-    try:
-        assert all(outcome.delivered for outcome in await transport.send(messages()))
-    finally:
-        await transport.close()
-    for part in (1, 2, 3):
+    await way.send(messages())
+    await _restart(way, place)
+
+
+async def test_what_one_leaves_the_next_does_while_more_comes(way: Way, place: SqlitePlace) -> None:
+    sending = asyncio.create_task(way.send(messages(), batch=KEYS))
+    await _restart(way, place)
+    await sending
+
+
+async def _restart(way: Way, place: SqlitePlace) -> None:
+    for part in range(1, PARTS + 1):
         async with consumer_of(way, place):
-            await handled(place, KEYS * EACH * part // 3)
-    found = notes(place)
-    assert len(found) == len(set(found)) == KEYS * EACH
+            await handled(place, KEYS * EACH * part // PARTS)
+    check(notes(place))
+
+
+@pytest.mark.parametrize("way", ["single active"], indirect=True)
+async def test_what_one_leaves_the_next_does_that_waited_beside_it(way: Way, place: SqlitePlace) -> None:
+    """As in a rolling restart: the next one consumes already when the first is stopped."""
+    await way.send(messages())
+    running = consumer_of(way, place)
+    await running.__aenter__()
+    for part in range(1, PARTS + 1):
+        await handled(place, KEYS * EACH * (part - 1) // PARTS + 1)
+        following = consumer_of(way, place)
+        await following.__aenter__()
+        await running.__aexit__(None, None, None)
+        running = following
+    await handled(place, KEYS * EACH)
+    await running.__aexit__(None, None, None)
+    check(notes(place))
+
+
+def check(all_notes: list[str]) -> None:
+    """Check that each message was handled once, and each key's in order."""
+    assert len(all_notes) == len(set(all_notes)) == KEYS * EACH
     for key in range(KEYS):
-        assert [note for note in found if note.startswith(f"key-{key} ")] == [f"key-{key} {n}" for n in range(EACH)]
+        assert [note for note in all_notes if note.startswith(f"key-{key} ")] == [f"key-{key} {n}" for n in range(EACH)]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import aio_pika
 import asyncpg
@@ -30,6 +31,7 @@ from pillarbox.events import Types
 from pillarbox.integrations import faststream
 from pillarbox.integrations.faststream import InboxMiddleware
 from pillarbox.message import Names
+from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.nats_server import NatsServer, stream_at
@@ -252,6 +254,56 @@ async def test_a_transaction_that_met_another_is_repeated(topology: Topology, pl
     async with running(broker):
         await until(_seen(place, [("billing.Bill", "m-1", 0)]))
     assert (notes(place), calls) == (["a"], ["a", "a"])
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.REJECT_ON_ERROR, AckPolicy.NACK_ON_ERROR])
+async def test_a_database_that_is_away_is_waited_for(
+    topology: Topology, place: PostgresPlace, policy: AckPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every policy would throw messages away, or have them delivered again and again up to the delivery limit."""
+    parts = urlsplit(place.url)
+    async with FaultProxy(parts.hostname or "127.0.0.1", parts.port or 5432) as proxy:
+        login = parts.netloc.rpartition("@")[0] or "postgres"
+        url = parts._replace(netloc=f"{login}@{proxy.host}:{proxy.port}").geturl()
+        async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool:
+            broker = broker_at(topology, place, database=pool)
+
+            @broker.subscriber(queue_of(topology), ack_policy=policy)
+            async def bill(note: str, tx: Annotated[Any, Context("transaction")]) -> None:
+                await tx.execute(f"insert into {place.orders} (note) values ($1)", note)
+
+            await proxy.down()
+            async with running(broker):
+                for number in range(3):
+                    await put(topology, f"order-{number}", message_id=f"m-{number}")
+                await until(lambda: _is_waited_for(caplog))
+                await proxy.up()
+                await until(_seen(place, [("billing.Bill", f"m-{number}", 0) for number in range(3)]))
+    assert sorted(notes(place)) == ["order-0", "order-1", "order-2"]
+    assert await left(topology) == 0
+
+
+async def _is_waited_for(caplog: pytest.LogCaptureFixture) -> bool:
+    return caplog.text.count("is away, trying again") > 5
+
+
+async def test_what_cannot_be_read_is_rejected_once(
+    topology: Topology, place: PostgresPlace, pool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that put it back would deliver it again at once."""
+    broker = broker_at(topology, place, database=pool)
+    calls: list[str] = []
+
+    @broker.subscriber(queue_of(topology), ack_policy=AckPolicy.NACK_ON_ERROR)
+    async def bill(note: str) -> None:
+        calls.append(note)
+
+    await put(topology, "bad", message_id="m-1", headers={"cloudEvents:specversion": "1.0", "cloudEvents:id": "x"})
+    await put(topology, "good", message_id="m-2")
+    async with running(broker):
+        await until(_seen(place, [("billing.Bill", "m-2", 0)]))
+    assert (calls, await left(topology)) == (["good"], 0)
+    assert caplog.text.count("is rejected, because it cannot be read") == 1
 
 
 async def test_a_swallowed_error_is_no_commit(topology: Topology, place: PostgresPlace, pool: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -24,7 +24,7 @@ from pillarbox.errors import ConfigError, DecodeError, MissingExtra, TransportUn
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.handlers import Handlers
 from pillarbox.inbox import Inbox
-from pillarbox.redaction import expand_variables
+from pillarbox.redaction import expand_variables, redact_error, redact_line
 from pillarbox.retry import Backoff
 
 __all__ = ["Consumer"]
@@ -33,6 +33,8 @@ F = TypeVar("F", bound=Callable[..., object])
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 10.0
 _FORGET_INTERVAL: Final = 3600.0
+_KEY_PART: Final = 10
+"""Of one key at most this part of the prefetch counts as active."""
 _LEAST_ROOM: Final = 4
 """While anything runs, more is received only when this part of the prefetch is free: one by one is expensive."""
 
@@ -80,12 +82,17 @@ class Consumer:
         )
         self._stop = asyncio.Event()
         self._room = asyncio.Event()
-        self._scheduler = KeyScheduler(concurrency=settings.concurrency)
+        self._scheduler = self._build_scheduler()
         self._processor = Processor(
             self._unit, self.handlers, name=name, settings=settings, telemetry=self._telemetry, dice=self._dice
         )
         self._running: dict[asyncio.Task[None], PendingMessage] = {}
         self._suspended: dict[PendingMessage, asyncio.TimerHandle] = {}
+        self._broken: asyncio.Future[None] | None = None
+        """Gets the error with which no message can be handled any more."""
+        self._is_full = False
+        """So much is set aside that nothing is received."""
+        self._is_finishing = False
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -128,7 +135,13 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.run())
+        self._task.add_done_callback(self._report_end)
         return self
+
+    def _report_end(self, task: asyncio.Task[None]) -> None:
+        """Tell at once that the consumer has ended with an error: who entered the block hears of it at its end."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._telemetry.on_ended(self.name, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -138,26 +151,38 @@ class Consumer:
             await self._task
 
     async def run(self) -> None:
-        """Handle messages until stopped. A broker or a database that is away is waited for."""
+        """Handle messages until stopped. A broker or a database that is away is waited for.
+
+        Raises when the consumer cannot go on, such as when its login may not write to the inbox. What was not handled
+        goes back to the broker.
+        """
         if not self.handlers.all:
             raise ConfigError(f"The consumer {self.name} has no handler: register one with @consumer.on(OrderPlaced).")
         self._unit.check_handlers(self.handlers.all)
         self._warn_of_short_window()
         self._unit.open()
+        self._scheduler = self._build_scheduler()
+        self._is_finishing = self._processor.is_stopping = False
+        broken = self._broken = asyncio.get_running_loop().create_future()
         services = [self._run_receiver(), self._run_redrives(), self._run_cleanup()]
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(service) for service in services]
         stopped = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
+            await asyncio.wait({*tasks, stopped, broken}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (*tasks, broken):
+                if ended.done():
+                    ended.result()
         finally:
-            everything: list[asyncio.Task[Any]] = [*tasks, stopped]
+            everything: list[asyncio.Future[Any]] = [*tasks, stopped, broken]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
             await self._finish()
+
+    def _build_scheduler(self) -> KeyScheduler:
+        return KeyScheduler(
+            concurrency=self.settings.concurrency, key_limit=max(1, self.settings.prefetch // _KEY_PART)
+        )
 
     def _warn_of_short_window(self) -> None:
         horizon = self._receiver.features.horizon
@@ -167,22 +192,19 @@ class Consumer:
             )
 
     async def _finish(self) -> None:
-        """Let what runs end, within the stop timeout; give the rest back."""
+        """Let what runs end, within the stop timeout; closing the receiver gives the rest back."""
+        self._is_finishing = self._processor.is_stopping = True
         if self._running:
             await asyncio.wait(self._running, timeout=self.settings.stop_timeout.total_seconds())
-        late = list(self._running.items())
-        for task, _ in late:
+        late = list(self._running)
+        for task in late:
             task.cancel()
-        await asyncio.gather(*(task for task, _ in late), return_exceptions=True)
-        suspended, self._suspended = self._suspended, {}
-        for timer in suspended.values():
+        await asyncio.gather(*late, return_exceptions=True)
+        for timer in self._suspended.values():
             timer.cancel()
-        # The latest first: brokers put what is given back before what has not been delivered yet.
-        unfinished = [*(pending for _, pending in late), *suspended, *self._scheduler.remove_waiting()]
-        for pending in reversed(unfinished):
-            if not pending.is_redriven:
-                with contextlib.suppress(TransportUnavailable):
-                    await self._receiver.give_back(pending.received)
+        self._suspended.clear()
+        # Nothing is given back one by one: only the receiver knows in which order its broker must get messages back,
+        # and what is given back while it still reads may come again at once.
         await self._receiver.close()
         self._unit.close()
 
@@ -191,9 +213,10 @@ class Consumer:
     async def _run_receiver(self) -> None:
         await self._retry(self._receiver.open)
         while True:
-            limit = self.settings.prefetch - self._scheduler.count
+            limit = self.settings.prefetch - self._scheduler.active
             is_little = limit < self.settings.prefetch // _LEAST_ROOM and not self._scheduler.is_idle
-            if limit <= 0 or is_little:
+            self._note_full()
+            if limit <= 0 or is_little or self._is_full:
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -201,6 +224,14 @@ class Consumer:
             for message in received:
                 self._scheduler.add(_decode(message))
             self._start_ready()
+
+    def _note_full(self) -> None:
+        """Note whether too much is set aside to receive more, and tell it when that begins."""
+        scheduler, settings = self._scheduler, self.settings
+        was_full = self._is_full
+        self._is_full = scheduler.set_aside >= settings.set_aside or scheduler.size >= settings.pending_bytes
+        if self._is_full and not was_full:
+            self._telemetry.on_full(self.name, set_aside=scheduler.set_aside, size=scheduler.size)
 
     async def _retry(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Repeat a call to the broker until it answers."""
@@ -216,21 +247,28 @@ class Consumer:
         """Take failed messages that a person redrove from the inbox, as if the broker had delivered them."""
         while True:
             await asyncio.sleep(self.settings.poll_interval.total_seconds())
-            room = self.settings.prefetch - self._scheduler.count
+            room = self.settings.prefetch - self._scheduler.active
             if room <= 0:
                 continue
             pending = [*self._running.values(), *self._suspended, *self._scheduler.list_waiting()]
             known = {message.identity for message in pending}
-            for content in await self._processor.take_redriven(limit=room):
+            # Those that are pending already are still the first in the inbox: they must not take the place of others.
+            taken = [message for message in pending if message.is_redriven]
+            for content in await self._processor.take_redriven(limit=room + len(taken)):
                 with contextlib.suppress(DecodeError):
                     message = _decode(decode_incoming(content), is_redriven=True)
                     if message.identity not in known:
+                        known.add(message.identity)
                         self._scheduler.add(message)
             self._start_ready()
 
     async def _run_cleanup(self) -> None:
         while True:
-            await self._processor.forget_old()
+            try:
+                await self._processor.forget_old()
+            except Exception as error:
+                # Old records harm nobody, and the consumer role may not delete any: the relay's janitor does.
+                self._telemetry.on_cleanup_failed(self.name, error)
             await asyncio.sleep(_FORGET_INTERVAL * (0.9 + self._dice.random() / 5))
 
     # --- one message ---
@@ -242,9 +280,18 @@ class Consumer:
             task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
-        if not task.cancelled():
-            task.result()
+        pending = self._running.pop(task)
+        if task.cancelled():
+            if self._is_finishing:
+                return
+            # The handler cancelled its own task, and that came after it. The inbox knows what it did.
+            self._suspend(pending, _FIRST_WAIT)
+        elif (error := task.exception()) is not None:
+            # The message keeps its place, so that `_finish` gives it back with the others.
+            self._suspended[pending] = asyncio.get_running_loop().call_later(0, lambda: None)
+            if self._broken is not None and not self._broken.done():
+                self._broken.set_exception(error)
+            return
         if not self._stop.is_set():
             self._start_ready()
             self._room.set()
@@ -253,14 +300,27 @@ class Consumer:
         """Handle a message and acknowledge it, or suspend it until its next attempt."""
         delay = await self._processor.process(pending)
         if delay is not None:
-            self._scheduler.suspend()
-            self._suspended[pending] = asyncio.get_running_loop().call_later(delay, self._resume, pending)
+            self._suspend(pending, delay)
             return
         if not pending.is_redriven:
             # If this fails the broker delivers the message again, and the inbox finds the duplicate.
-            with contextlib.suppress(TransportUnavailable):
+            with self._report_broker_errors():
                 await self._receiver.acknowledge(pending.received)
         self._scheduler.finish(pending)
+
+    @contextlib.contextmanager
+    def _report_broker_errors(self) -> Iterator[None]:
+        """Go on after an error of the receiver: the broker takes back what it did not hear of."""
+        try:
+            yield
+        except TransportUnavailable:
+            pass
+        except Exception as error:
+            self._telemetry.on_broker_failed(self.name, error)
+
+    def _suspend(self, pending: PendingMessage, delay: float) -> None:
+        self._scheduler.suspend(pending)
+        self._suspended[pending] = asyncio.get_running_loop().call_later(delay, self._resume, pending)
 
     def _resume(self, pending: PendingMessage) -> None:
         del self._suspended[pending]
@@ -287,4 +347,7 @@ def _decode(received: IncomingMessage, *, is_redriven: bool = False) -> PendingM
     try:
         return PendingMessage(received=received, event=to_cloudevent(received), is_redriven=is_redriven)
     except DecodeError as error:
-        return PendingMessage(received=received, event=None, decode_error=str(error), is_redriven=is_redriven)
+        reason = str(error)
+    except Exception as error:  # no message may stop the others, whatever reading it does
+        reason = f"it cannot be read ({redact_error(error)})"
+    return PendingMessage(received=received, event=None, decode_error=redact_line(reason), is_redriven=is_redriven)

@@ -7,6 +7,7 @@ from collections import deque
 import msgspec
 
 from pillarbox.cloudevents import CloudEvent
+from pillarbox.consumer.transaction_retry import Losses
 from pillarbox.contracts.receiver import IncomingMessage
 
 __all__ = ["KeyScheduler", "PendingMessage"]
@@ -21,6 +22,7 @@ class PendingMessage(msgspec.Struct, kw_only=True, eq=False):
     decode_error: str | None = None
     attempts: int = 0
     """How often a handler failed on it."""
+    losses: Losses = msgspec.field(default_factory=Losses)
     is_started: bool = False
     """Its start is recorded in the inbox, because it was delivered before."""
     is_alone: bool = False
@@ -39,23 +41,43 @@ class PendingMessage(msgspec.Struct, kw_only=True, eq=False):
         return identity.source, identity.message_id
 
 
+class _Key(msgspec.Struct):
+    """One key: what waits behind its first message."""
+
+    behind: deque[PendingMessage] = msgspec.field(default_factory=deque)
+    is_suspended: bool = False
+    """Its first message waits for its next attempt."""
+
+
 class KeyScheduler:
     """Pending messages in the order they came.
 
     A key belongs to its first message until that is finished. While a message waits for its next attempt its key waits
     with it, and another key may run in its place.
+
+    No key takes the place of the others: of a key that waits nothing counts as active, and of any other at most
+    `key_limit` messages. The rest is set aside.
     """
 
-    def __init__(self, *, concurrency: int) -> None:
+    def __init__(self, *, concurrency: int, key_limit: int) -> None:
         self._concurrency = concurrency
+        self._key_limit = key_limit
         self._ready: deque[PendingMessage] = deque()
-        self._behind: dict[str, deque[PendingMessage]] = {}
-        """Key to what waits behind its first message."""
+        self._keys: dict[str, _Key] = {}
         self._running = 0
         self._is_exclusive = False
         """The message that runs must be alone."""
         self.count = 0
         """How many messages there are: running, ready or waiting."""
+        self.active = 0
+        """How many of them are about to run, or run."""
+        self.size = 0
+        """Bytes of all their bodies."""
+
+    @property
+    def set_aside(self) -> int:
+        """How many messages wait behind others of their key, or for their next attempt."""
+        return self.count - self.active
 
     @property
     def is_idle(self) -> bool:
@@ -65,13 +87,17 @@ class KeyScheduler:
     def add(self, pending: PendingMessage) -> None:
         """Queue a message that was received."""
         self.count += 1
-        key = pending.key
-        if key is None:
+        self.size += len(pending.received.body)
+        if pending.key is None:
+            self.active += 1
             self._ready.append(pending)
-        elif key in self._behind:
-            self._behind[key].append(pending)
+        elif (key := self._keys.get(pending.key)) is not None:
+            before = self._weigh(key)
+            key.behind.append(pending)
+            self.active += self._weigh(key) - before
         else:
-            self._behind[key] = deque()
+            self._keys[pending.key] = _Key()
+            self.active += 1
             self._ready.append(pending)
 
     def start_next(self) -> PendingMessage | None:
@@ -85,38 +111,50 @@ class KeyScheduler:
         self._is_exclusive = pending.is_alone
         return pending
 
-    def suspend(self) -> None:
+    def suspend(self, pending: PendingMessage) -> None:
         """Stop running a message that waits for its next attempt. Its key waits for it."""
-        self._running -= 1
-        self._is_exclusive = False
+        self._end_run()
+        self._set_suspended(pending, is_suspended=True)
 
     def resume(self, pending: PendingMessage) -> None:
-        """Queue a suspended message again, before the others."""
-        self._ready.appendleft(pending)
+        """Queue a suspended message again, behind those that are ready: many that fail must not come first always."""
+        self._set_suspended(pending, is_suspended=False)
+        self._ready.append(pending)
 
     def finish(self, pending: PendingMessage) -> None:
         """Remove a message that is acknowledged or kept, and let the next of its key run."""
-        self._running -= 1
-        self._is_exclusive = False
+        self._end_run()
         self.count -= 1
-        key = pending.key
-        if key is None:
+        self.size -= len(pending.received.body)
+        if pending.key is None:
+            self.active -= 1
             return
-        behind = self._behind[key]
-        if behind:
-            self._ready.append(behind.popleft())
+        key = self._keys[pending.key]
+        before = self._weigh(key)
+        if key.behind:
+            self._ready.append(key.behind.popleft())
+            self.active += self._weigh(key) - before
         else:
-            del self._behind[key]
+            del self._keys[pending.key]
+            self.active -= before
 
     def list_waiting(self) -> list[PendingMessage]:
         """Return everything that has not started, those of a key in order."""
-        return [*self._ready, *(pending for behind in self._behind.values() for pending in behind)]
+        return [*self._ready, *(pending for key in self._keys.values() for pending in key.behind)]
 
-    def remove_waiting(self) -> list[PendingMessage]:
-        """Remove and return everything that has not started."""
-        waiting = self.list_waiting()
-        self.count -= len(waiting)
-        self._ready.clear()
-        for behind in self._behind.values():
-            behind.clear()
-        return waiting
+    def _end_run(self) -> None:
+        self._running -= 1
+        self._is_exclusive = False
+
+    def _set_suspended(self, pending: PendingMessage, *, is_suspended: bool) -> None:
+        if pending.key is None:
+            self.active += -1 if is_suspended else 1
+            return
+        key = self._keys[pending.key]
+        before = self._weigh(key)
+        key.is_suspended = is_suspended
+        self.active += self._weigh(key) - before
+
+    def _weigh(self, key: _Key) -> int:
+        """Return how many messages of a key count as active."""
+        return 0 if key.is_suspended else min(1 + len(key.behind), self._key_limit)

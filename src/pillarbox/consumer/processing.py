@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from enum import Enum
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
 
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.consumer.key_scheduler import PendingMessage
 from pillarbox.consumer.settings import ConsumerSettings
-from pillarbox.consumer.telemetry import ConsumerTelemetry
-from pillarbox.consumer.unit_of_work import UnitOfWork
-from pillarbox.decoding import encode_incoming
-from pillarbox.errors import DecodeError
+from pillarbox.consumer.telemetry import ConsumerTelemetry, log
+from pillarbox.consumer.transaction_retry import Losses, TransactionRetry
+from pillarbox.consumer.unit_of_work import CannotBegin, UnitOfWork
+from pillarbox.contracts.receiver import FallbackIdentity
+from pillarbox.decoding import encode_incoming, to_usable_id
+from pillarbox.durations import FOREVER
+from pillarbox.errors import DecodeError, StoreError
 from pillarbox.events import decode
 from pillarbox.handlers import Handler, Handlers
-from pillarbox.redaction import redact_line
-from pillarbox.retry import Backoff
+from pillarbox.redaction import redact_error, redact_line
 
-__all__ = ["ErrorClass", "Processor", "classify_error"]
+__all__ = ["CannotKeep", "Processor"]
 
-
-T = TypeVar("T")
 _ALONE_FROM: Final = 2
 """The first redelivery of a message is handled like any other; from the second on it is handled alone."""
-_CONFLICT_WAIT: Final = 0.02
-_FIRST_WAIT: Final = 0.2
-_LONGEST_WAIT: Final = 10.0
 _FORGET_BATCH: Final = 1_000
+_MAX_REASON: Final = 600
+
+
+class CannotKeep(StoreError):
+    """The inbox refuses even a record of plain ASCII: no message is to blame, and the consumer cannot go on."""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """One way to record a message as failed."""
+
+    identity: CloudEvent | FallbackIdentity
+    error: str
+    content: bytes | None
+    is_plain: bool = False
+    """Nothing but ASCII is in it."""
 
 
 class Processor:
@@ -53,19 +66,35 @@ class Processor:
         self._settings = settings
         self._telemetry = telemetry
         self._dice = dice
+        self.is_stopping = False
+        """The consumer stops, and cancels what takes too long."""
+        self._retry = TransactionRetry(
+            probe=unit.probe, dice=dice, on_outage=lambda error: telemetry.on_store_failed(name, error)
+        )
 
     async def process(self, pending: PendingMessage) -> float | None:
         """Handle a message; return None if it can be acknowledged, else after how many seconds to try again.
 
-        A wait of 0 means: try again alone, as soon as nothing else runs.
+        A wait of 0 means: try again alone, as soon as nothing else runs. Whatever goes wrong with one message, it is
+        kept as failed. Raises `CannotBegin` and `CannotKeep` when the consumer cannot go on.
         """
+        try:
+            return await self._process(pending)
+        except (CannotBegin, CannotKeep, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            # Neither the handler's nor the database's: a decoder, a telemetry or this code has a fault.
+            await self._fail(pending, f"it could not be processed ({redact_error(error)})")
+            return None
+
+    async def _process(self, pending: PendingMessage) -> float | None:
         event = pending.event
         if event is None:
             await self._fail(pending, pending.decode_error or "it cannot be read")
             return None
         handlers = self._handlers.find(event)
         if not handlers:
-            if self._settings.unknown == "ignore":
+            if self._settings.unknown == "ignore" and not pending.is_redriven:
                 self._telemetry.on_ignored(self._name, event)
             else:
                 error = f"no handler wants the type {event.type} with topic {redact_line(event.topic)}"
@@ -92,14 +121,19 @@ class Processor:
         return contents
 
     async def forget_old(self) -> None:
-        """Remove inbox records that are older than the dedup window, in small batches."""
-        age, forgotten = self._settings.retention, _FORGET_BATCH
-        while forgotten == _FORGET_BATCH:
-            forgotten = await self._run(lambda tx: self._unit.inbox.forget(tx, older_than=age, limit=_FORGET_BATCH))
+        """Remove inbox records that are older than their retention, in small batches."""
+        keep, forgotten = self._settings, _FORGET_BATCH
+        failed = None if keep.failed_retention == FOREVER else keep.failed_retention
+        while forgotten >= _FORGET_BATCH:
+            forgotten = await self._run(
+                lambda tx: self._unit.inbox.forget(
+                    tx, older_than=keep.retention, failed_older_than=failed, limit=_FORGET_BATCH
+                )
+            )
 
     async def _count_start(self, pending: PendingMessage, event: CloudEvent) -> int:
         """Count the start of a redelivered message; return how often it was handled alone, below 0 if not yet."""
-        starts: int = await self._run(lambda tx: self._unit.inbox.start(tx, event))
+        starts: int = await self._run(lambda tx: self._unit.inbox.start(tx, event), losses=pending.losses)
         pending.is_started = True
         return starts - _ALONE_FROM
 
@@ -109,8 +143,19 @@ class Processor:
         began_at = time.monotonic()
         try:
             with self._telemetry.on_handling(self._name, event):
-                is_new = await self._retry(lambda: self._unit.handle(event, payload, handlers), event=event)
-        except (Exception, SystemExit) as error:
+                is_new = await self._retry.run(
+                    lambda: self._unit.handle(event, payload, handlers),
+                    losses=pending.losses,
+                    on_conflict=lambda error: self._telemetry.on_conflict(self._name, event, error=redact_error(error)),
+                )
+        except (CannotBegin, KeyboardInterrupt, GeneratorExit):
+            raise
+        except asyncio.CancelledError as error:
+            if self.is_stopping:
+                raise
+            # The handler awaited something that another cancelled, or it cancelled its own task.
+            return await self._note_failure(pending, event, error, may_give_up=not _uncancel() or pending.attempts > 0)
+        except BaseException as error:
             return await self._note_failure(pending, event, error)
         if is_new:
             self._telemetry.on_handled(self._name, event, seconds=time.monotonic() - began_at)
@@ -118,10 +163,12 @@ class Processor:
             self._telemetry.on_duplicate(self._name, event)
         return None
 
-    async def _note_failure(self, pending: PendingMessage, event: CloudEvent, error: BaseException) -> float | None:
+    async def _note_failure(
+        self, pending: PendingMessage, event: CloudEvent, error: BaseException, *, may_give_up: bool = True
+    ) -> float | None:
         pending.attempts += 1
-        reason = redact_line(f"{type(error).__name__}: {error}")
-        if self._settings.retry.gives_up(pending.attempts):
+        reason = redact_error(error)
+        if may_give_up and self._settings.retry.gives_up(pending.attempts):
             await self._fail(pending, reason)
             return None
         delay = self._settings.retry.delay(pending.attempts, dice=self._dice.random()).total_seconds()
@@ -129,111 +176,69 @@ class Processor:
         return delay
 
     async def _fail(self, pending: PendingMessage, error: str) -> None:
-        """Keep a message with the reason and its whole content. Only then may it be acknowledged."""
-        identity, content = pending.event or pending.received.fallback, encode_incoming(pending.received)
-        await self._run(
-            lambda tx: self._unit.inbox.fail(tx, identity, error=error, attempts=pending.attempts, content=content)
-        )
-        self._telemetry.on_failed(self._name, pending.received.fallback, attempts=pending.attempts, error=error)
+        """Keep a message with the reason and its whole content. Only then may it be acknowledged.
 
-    async def _run(self, call: Callable[[Any], Any]) -> Any:
-        """Call the inbox in its own transaction, with `_retry`."""
-        return await self._retry(lambda: self._unit.run(call))
-
-    async def _retry(self, call: Callable[[], Awaitable[T]], *, event: CloudEvent | None = None) -> T:
-        """Repeat a transaction that conflicted with another, or whose database is away. Neither costs an attempt."""
-        backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self._dice)
-        while True:
+        What the inbox refuses is kept without its content, and at last under the digest of its id.
+        """
+        refusal: Exception | None = None
+        for record in _list_records(pending, redact_line(error)):
+            reason = record.error if refusal is None else _add_refusal(record, refusal)
             try:
-                return await call()
-            except Exception as error:
-                error_class = classify_error(error)
-                if error_class is ErrorClass.FAILURE:
-                    raise
-                if error_class is ErrorClass.OUTAGE:
-                    self._telemetry.on_store_failed(self._name, error)
-                elif event is not None:
-                    self._telemetry.on_conflict(self._name, event, error=redact_line(str(error)))
-            if error_class is ErrorClass.CONFLICT:
-                await asyncio.sleep(_CONFLICT_WAIT * self._dice.random())
-            else:
-                await asyncio.sleep(backoff.next_wait())
+                await self._record(pending, record, reason)
+            except CannotBegin:
+                raise
+            except Exception as refused:
+                refusal = refused
+                continue
+            self._report_failure(pending, reason)
+            return
+        raise CannotKeep(
+            f"The inbox of {self._name} cannot record a failed message ({redact_error(refusal)}): check the rights "
+            "of the consumer's login, see `pillarbox schema grants`."
+        ) from refusal
+
+    def _report_failure(self, pending: PendingMessage, error: str) -> None:
+        try:
+            self._telemetry.on_failed(self._name, pending.received.fallback, attempts=pending.attempts, error=error)
+        except Exception:
+            log.exception("the telemetry of the consumer %s has failed", self._name)
+
+    async def _record(self, pending: PendingMessage, record: _Record, reason: str) -> None:
+        await self._run(
+            lambda tx: self._unit.inbox.fail(
+                tx, record.identity, error=reason, attempts=pending.attempts, content=record.content
+            ),
+            losses=Losses(),
+        )
+
+    async def _run(self, call: Callable[[Any], Any], *, losses: Losses | None = None) -> Any:
+        """Call the inbox in its own transaction, and repeat that through conflicts and outages."""
+        return await self._retry.run(lambda: self._unit.run(call), losses=losses)
 
 
-class ErrorClass(Enum):
-    """Classes of errors: repeat at once, repeat when the database is back, or spend an attempt."""
-
-    CONFLICT = "conflict"
-    OUTAGE = "outage"
-    FAILURE = "failure"
-
-
-_CONFLICT_STATES: Final = frozenset({"40001", "40P01", "55P03"})
-"""Serialization failure, deadlock, lock not available."""
-_OUTAGE_STATES: Final = ("08", "53", "57P", "58", "25006")
-"""Connection, resources, shutdown, system; and a server that became a replica."""
-_BUSY: Final = frozenset({"SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_RECOVERY", "SQLITE_LOCKED"})
-_MYSQL: Final = frozenset({"pymysql.err.MySQLError", "asyncmy.errors.MySQLError", "MySQLdb._exceptions.MySQLError"})
-_MYSQL_CONFLICTS: Final = frozenset({1020, 1205, 1213, 3572})
-"""Record changed, lock wait timeout, deadlock, lock not available."""
-_MYSQL_OUTAGES: Final = frozenset({0, 1040, 1047, 1053, 1203, 1290, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
-"""A driver's own "not connected"; then too many connections, not ready, shutdown, read-only, killed, lost, idle."""
-_LOST: Final = frozenset(
-    {
-        "asyncpg.exceptions._base.InterfaceError",
-        "asyncpg.exceptions.ConnectionDoesNotExistError",
-        "psycopg_pool.errors.PoolTimeout",
-        "psycopg_pool.errors.PoolClosed",
-        "pillarbox.errors.StoreUnavailable",
-    }
-)
+def _list_records(pending: PendingMessage, error: str) -> Iterator[_Record]:
+    """List the ways to record a message, each with less of the message in it."""
+    identity = pending.event or pending.received.fallback
+    with suppress(TypeError, ValueError, OverflowError, RecursionError):  # it cannot be written as bytes
+        yield _Record(identity, error, encode_incoming(pending.received))
+    yield _Record(identity, error, None)
+    plain = FallbackIdentity(
+        message_id=to_usable_id(f"{identity.source}\0{identity.message_id}"), source="unstorable:", type="", topic=""
+    )
+    yield _Record(plain, "it cannot be stored", None, is_plain=True)
 
 
-def classify_error(error: BaseException) -> ErrorClass:
-    """Classify an error, by itself or by what it was raised from."""
-    for link in _unwrap(error):
-        if (found := _classify_one(link)) is not None:
-            return found
-    return ErrorClass.FAILURE
+def _add_refusal(record: _Record, refusal: Exception) -> str:
+    text = f"its content is not kept, because the database refused it: {redact_error(refusal)}"
+    reason = redact_line(f"{record.error} ({text})", limit=_MAX_REASON)
+    return reason.encode("ascii", "replace").decode() if record.is_plain else reason
 
 
-def _unwrap(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what it wraps: SQLAlchemy's `orig`, or its cause."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        wrapped = getattr(link, "orig", None)
-        link = wrapped if isinstance(wrapped, BaseException) else link.__cause__
-
-
-def _classify_one(error: BaseException) -> ErrorClass | None:
-    if getattr(error, "connection_invalidated", False):
-        return ErrorClass.OUTAGE
-    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__}
-    if names & _MYSQL:  # before the SQLSTATE, which some of them have too: it is less precise than the number
-        return _classify_mysql(error)
-    state = getattr(error, "sqlstate", None)
-    if isinstance(state, str):
-        return _classify_sqlstate(state)
-    if isinstance(error, sqlite3.Error):
-        return ErrorClass.CONFLICT if getattr(error, "sqlite_errorname", "") in _BUSY else None
-    if names & _LOST:
-        return ErrorClass.OUTAGE
-    if "psycopg.OperationalError" in names:  # without a SQLSTATE: the connection failed
-        return ErrorClass.OUTAGE
-    return None
-
-
-def _classify_sqlstate(state: str) -> ErrorClass | None:
-    if state in _CONFLICT_STATES:
-        return ErrorClass.CONFLICT
-    return ErrorClass.OUTAGE if state.startswith(_OUTAGE_STATES) else None
-
-
-def _classify_mysql(error: BaseException) -> ErrorClass | None:
-    number = error.args[0] if error.args else None
-    if number in _MYSQL_CONFLICTS:
-        return ErrorClass.CONFLICT
-    return ErrorClass.OUTAGE if number in _MYSQL_OUTAGES else None
+def _uncancel() -> bool:
+    """Take back that the running task is cancelled; return False if it was not. The loop may do so when it ends."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return False
+    while task.uncancel():
+        pass
+    return True

@@ -9,8 +9,9 @@ from typing import Final
 
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.contracts.receiver import FallbackIdentity
+from pillarbox.redaction import redact_error
 
-__all__ = ["CompositeConsumerTelemetry", "ConsumerTelemetry", "LoggingConsumerTelemetry"]
+__all__ = ["CompositeConsumerTelemetry", "ConsumerTelemetry", "LoggingConsumerTelemetry", "log"]
 
 log: Final = logging.getLogger("pillarbox.consumer")
 
@@ -45,6 +46,15 @@ class ConsumerTelemetry:
 
     def on_broker_failed(self, consumer: str, error: Exception) -> None:
         """The broker cannot be reached; the call is repeated."""
+
+    def on_ended(self, consumer: str, error: BaseException) -> None:
+        """A consumer that runs in the background of its block has ended with an error, and handles nothing more."""
+
+    def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
+        """So many messages wait behind failing or slow ones that nothing is received until some of them are done."""
+
+    def on_cleanup_failed(self, consumer: str, error: Exception) -> None:
+        """Old records could not be removed from the inbox; that is tried again an hour later."""
 
     def on_short_window(self, consumer: str, *, retention: str, horizon: str) -> None:
         """The dedup window is shorter than the time in which the broker may deliver a message again."""
@@ -95,6 +105,18 @@ class CompositeConsumerTelemetry(ConsumerTelemetry):
         for telemetry in self._telemetries:
             telemetry.on_broker_failed(consumer, error)
 
+    def on_ended(self, consumer: str, error: BaseException) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_ended(consumer, error)
+
+    def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_full(consumer, set_aside=set_aside, size=size)
+
+    def on_cleanup_failed(self, consumer: str, error: Exception) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_cleanup_failed(consumer, error)
+
     def on_short_window(self, consumer: str, *, retention: str, horizon: str) -> None:
         for telemetry in self._telemetries:
             telemetry.on_short_window(consumer, retention=retention, horizon=horizon)
@@ -125,11 +147,33 @@ class LoggingConsumerTelemetry(ConsumerTelemetry):
         log.info("repeating %s: %s", event.message_id, error, extra=_fields(consumer, event) | {"error": error})
 
     def on_store_failed(self, consumer: str, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"
+        reason = redact_error(error)
         log.warning("the database is away, trying again: %s", reason, extra={"consumer": consumer, "error": reason})
 
     def on_broker_failed(self, consumer: str, error: Exception) -> None:
-        log.warning("the broker is away, trying again: %s", error, extra={"consumer": consumer, "error": str(error)})
+        reason = redact_error(error)
+        log.warning("the broker is away, trying again: %s", reason, extra={"consumer": consumer, "error": reason})
+
+    def on_ended(self, consumer: str, error: BaseException) -> None:
+        reason = redact_error(error)
+        log.critical("the consumer has ended: %s", reason, extra={"consumer": consumer, "error": reason})
+
+    def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
+        log.error(
+            "nothing is received until some are done: %d messages wait behind failing or slow ones, and the bodies of "
+            "all take %d bytes; mend the handler, or raise set_aside or pending_bytes",
+            set_aside,
+            size,
+            extra={"consumer": consumer, "set_aside": set_aside, "bytes": size},
+        )
+
+    def on_cleanup_failed(self, consumer: str, error: Exception) -> None:
+        reason = redact_error(error)
+        log.warning(
+            "old records stay in the inbox of this consumer: %s; let its login delete there, or leave that to a relay",
+            reason,
+            extra={"consumer": consumer, "error": reason},
+        )
 
     def on_short_window(self, consumer: str, *, retention: str, horizon: str) -> None:
         log.warning(

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from pillarbox.errors import NotInTransaction
+from pillarbox.errors import NotInTransaction, StoreUnavailable
 
 __all__ = ["TransactionGuard"]
 
@@ -25,8 +25,12 @@ _ROLLED_BACK: Final = (
     "The handler returned, but its transaction cannot commit: it failed inside and the error was caught, or the "
     "handler ended it. Let database errors pass, or use a savepoint, and leave commit and rollback to the consumer."
 )
+_LOST: Final = (
+    "The handler returned, but the connection of its transaction was lost meanwhile: it will be handled again."
+)
 _IN_TRANSACTION: Final = 2
-"""libpq's status of a transaction that can go on. psycopg and psycopg2 use its numbers."""
+_UNKNOWN: Final = 4
+"""libpq's status of a transaction that can go on, and of a lost connection. psycopg and psycopg2 use its numbers."""
 
 
 class TransactionGuard:
@@ -146,16 +150,18 @@ def _check_django(tx: Any) -> None:
 
 
 def _check_driver(driver: Any) -> None:
+    status: object
     if hasattr(driver, "in_transaction"):
-        can_commit = driver.in_transaction
+        status = driver.in_transaction
     elif hasattr(driver, "get_transaction_status"):
-        status = driver.get_transaction_status()
-        can_commit = status is True or status == _IN_TRANSACTION  # MySQL's drivers return a bool
+        status = driver.get_transaction_status()  # MySQL's drivers return a bool
     elif hasattr(driver, "info"):
-        can_commit = driver.info.transaction_status == _IN_TRANSACTION
+        status = driver.info.transaction_status
     else:
         return
-    if not can_commit:
+    if status is not True and status == _UNKNOWN:
+        raise StoreUnavailable(_LOST)
+    if status is not True and status != _IN_TRANSACTION:
         raise NotInTransaction(_ROLLED_BACK)
 
 

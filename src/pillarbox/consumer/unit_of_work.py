@@ -17,24 +17,69 @@ from contextlib import (
 )
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
 
 import msgspec
 
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.consumer.transaction_guard import TransactionGuard
 from pillarbox.context import handling
-from pillarbox.errors import ConfigError
+from pillarbox.database_errors import ErrorClass, classify_error, is_bare_network_error
+from pillarbox.errors import ConfigError, StoreError, StoreUnavailable
 from pillarbox.handlers import Handler
 from pillarbox.inbox import Inbox
+from pillarbox.redaction import redact_error, redact_line
 
-__all__ = ["Transactions", "UnitOfWork", "build_transactions"]
+__all__ = ["CannotBegin", "Transactions", "UnitOfWork", "build_transactions"]
 
 AsyncBegin = Callable[[], AbstractAsyncContextManager[Any]]
 SyncBegin = Callable[[], AbstractContextManager[Any]]
 
 
 T = TypeVar("T")
+
+
+class CannotBegin(StoreError):
+    """The consumer's transactions cannot be opened, and waiting would not help. No message is to blame."""
+
+
+class _Stage:
+    """How far a transaction has come, by which its errors are mapped.
+
+    A bare network error outside the handlers comes from the database: it is raised as `StoreUnavailable`. An error
+    that opening the transaction raised is never a handler's.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.handler_error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or error is self.handler_error:
+            return
+        if is_bare_network_error(error):
+            reason = redact_line(str(error)) or type(error).__name__
+            raise StoreUnavailable(f"The database cannot be reached ({reason}): it will be tried again.") from error
+        if not self.is_open and classify_error(error) is ErrorClass.FAILURE:
+            reason = redact_error(error)
+            raise CannotBegin(
+                f"The consumer cannot open a transaction ({reason}): check the database that it was given."
+            ) from error
+
+    @contextmanager
+    def note_handler_error(self) -> Iterator[None]:
+        """Remember what the handlers raise."""
+        try:
+            yield
+        except BaseException as error:
+            self.handler_error = error
+            raise
 
 
 class UnitOfWork:
@@ -69,38 +114,50 @@ class UnitOfWork:
         """Return the result of a call that is made with its own transaction."""
         begin = self._transactions.asynchronous
         if begin is not None:
-            async with begin() as tx:
-                return await call(tx)
+            with _Stage() as stage:
+                async with begin() as tx:
+                    stage.is_open = True
+                    return await call(tx)
 
         def run_sync() -> Any:
-            with self._begin() as tx:
+            with _Stage() as stage, self._begin() as tx:
+                stage.is_open = True
                 return call(tx)
 
         return await self._run_in_thread(run_sync)
+
+    async def probe(self) -> None:
+        """Ask the inbox for nothing, in its own transaction; raise what the database raises."""
+        await self.run(lambda tx: self.inbox.redriven(tx, limit=0))
 
     async def handle(self, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
         """Accept the message, call the handlers, commit; return False for a duplicate, which the inbox counts."""
         begin = self._transactions.asynchronous
         if begin is None:
             return await self._run_in_thread(lambda: self._handle_sync(event, payload, handlers))
-        async with begin() as tx:
-            if not await cast("Awaitable[bool]", self.inbox.accept(tx, event)):
-                return False
-            with handling(event), TransactionGuard(tx) as guard:
-                await guard.prepare_async()
-                for handler in handlers:
-                    await self._call(handler, (payload, tx, event), tx)
-                await guard.check_async()
+        with _Stage() as stage:
+            async with begin() as tx:
+                stage.is_open = True
+                if not await cast("Awaitable[bool]", self.inbox.accept(tx, event)):
+                    return False
+                with handling(event), TransactionGuard(tx) as guard:
+                    await guard.prepare_async()
+                    with stage.note_handler_error():
+                        for handler in handlers:
+                            await self._call(handler, (payload, tx, event), tx)
+                    await guard.check_async()
         return True
 
     def _handle_sync(self, event: CloudEvent, payload: object, handlers: Sequence[Handler]) -> bool:
-        with self._begin() as tx:
+        with _Stage() as stage, self._begin() as tx:
+            stage.is_open = True
             if not self.inbox.accept(tx, event):
                 return False
             with handling(event), TransactionGuard(tx) as guard:
                 guard.prepare()
-                for handler in handlers:
-                    handler.function(*(payload, tx, event)[: handler.argument_count])
+                with stage.note_handler_error():
+                    for handler in handlers:
+                        handler.function(*(payload, tx, event)[: handler.argument_count])
                 guard.check()
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import re
@@ -11,17 +10,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pillarbox.cloudevents import AMQP, HTTP, KAFKA, NATS, Binding, CloudEvent
-from pillarbox.consumer.processing import ErrorClass, classify_error
+from pillarbox.consumer.transaction_retry import Losses, TransactionRetry
 from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
 from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
 from pillarbox.decoding import to_cloudevent, to_usable_id
 from pillarbox.errors import ConfigError, DecodeError, MissingExtra
 from pillarbox.handlers import Handler
 from pillarbox.inbox import Inbox
+from pillarbox.redaction import redact_error, redact_line
 
 try:
     from faststream import BaseMiddleware
-    from faststream.exceptions import AckMessage
+    from faststream.exceptions import AckMessage, RejectMessage
     from faststream.message import SourceType
     from faststream.middlewares import AckPolicy
 except ModuleNotFoundError as error:
@@ -34,9 +34,6 @@ __all__ = ["InboxMiddleware"]
 
 _log: Final = logging.getLogger(__name__)
 _ANYTHING: Final = re.compile("")
-_CONFLICT_TRIES: Final = 10
-"""Attempts of a transaction that conflicts with others, before the conflict counts as a failure."""
-_CONFLICT_WAIT: Final = 0.1
 _BINDINGS: Final = (AMQP, KAFKA, NATS)
 
 
@@ -46,6 +43,9 @@ class InboxMiddleware:
     One transaction accepts the message, runs the handler, and holds all that it writes and publishes with the outbox;
     then FastStream acknowledges. A duplicate is acknowledged without calling the handler. When the handler raises,
     the transaction is rolled back, and FastStream follows its acknowledgement policy.
+
+    While the database is away a message waits, unacknowledged, and no policy is applied. What is marked as a CloudEvent
+    and cannot be read is rejected once, and logged: a broker with a dead-letter queue has it there.
 
         broker = RabbitBroker(middlewares=[InboxMiddleware("billing", database=async_sessionmaker(engine))])
 
@@ -97,9 +97,15 @@ class _Handling(BaseMiddleware[Any, Any]):
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
         if msg.source_type is SourceType.RESPONSE:  # The answer to a request of ours is not redelivered.
             return await call_next(msg)
-        unit, event = self._find_unit(self.context.get_local("handler_")), to_cloudevent(_to_incoming(msg))
+        unit = self._find_unit(self.context.get_local("handler_"))
+        incoming = _to_incoming(msg)
+        try:
+            event = to_cloudevent(incoming)
+        except Exception as error:  # whatever reading it does, it does again at every delivery
+            await _reject(msg, unit, error)
+            raise RejectMessage from error
         call = _Call(call_next, msg, context=self.context)
-        if not await _retry_conflicts(lambda: unit.handle(event, None, [call.handler])):
+        if not await _retry(unit).run(lambda: unit.handle(event, None, [call.handler]), losses=Losses()):
             await msg.ack()
             raise AckMessage
         if call.acknowledged is not None:
@@ -130,16 +136,25 @@ class _Call:
                 self.acknowledged = acknowledged
 
 
-async def _retry_conflicts(handle: Callable[[], Awaitable[bool]]) -> bool:
-    """Repeat a transaction that conflicts with another: no acknowledgement policy is meant for that."""
-    for tries in range(1, _CONFLICT_TRIES + 1):
-        try:
-            return await handle()
-        except Exception as error:
-            if tries == _CONFLICT_TRIES or classify_error(error) is not ErrorClass.CONFLICT:
-                raise
-        await asyncio.sleep(_CONFLICT_WAIT * random.random())  # noqa: S311
-    raise AssertionError("unreachable")
+def _retry(unit: UnitOfWork) -> TransactionRetry:
+    """Build what repeats a transaction through conflicts and outages: no acknowledgement policy is meant for those."""
+
+    def on_outage(error: Exception) -> None:
+        reason = redact_error(error)
+        _log.warning("The database of %s is away, trying again: %s", unit.inbox.consumer, reason)
+
+    return TransactionRetry(probe=unit.probe, dice=random.Random(), on_outage=on_outage)  # noqa: S311
+
+
+async def _reject(msg: StreamMessage[Any], unit: UnitOfWork, error: Exception) -> None:
+    """Reject a message for good: a broker that put it back would deliver it again at once."""
+    _log.error(
+        "The message %s for %s is rejected, because it cannot be read: %s",
+        redact_line(msg.message_id),
+        unit.inbox.consumer,
+        redact_error(error),
+    )
+    await msg.reject()
 
 
 # --- identity of a message ---

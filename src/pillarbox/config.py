@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 _FILE_NAME: Final = "pillarbox.toml"
+_MAX_FILE: Final = 1024 * 1024
+"""Characters of a configuration file. A wrong name can lead to a device that never ends."""
 SECTIONS: Final = ("store", "outbox", "relay", "log", "alerts", "destinations", "consumers")
 """The tables of the file. A new one must be added here."""
 _NO_VALUES: Final[Layer] = MappingProxyType({})
@@ -124,11 +126,17 @@ def _find_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) 
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(_MAX_FILE + 1)
+        if len(text) > _MAX_FILE:
+            raise ConfigError(f"The configuration file {file} is larger than {_MAX_FILE} characters: name another one.")
+        return tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"The configuration file {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"The configuration file {file} is not UTF-8 text.") from error
+    except RecursionError as error:
+        raise ConfigError(f"The configuration file {file} holds lists in lists without end: correct it.") from error
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         raise ConfigError(f"The configuration file {file} is not TOML: {reason[:1].lower()}{reason[1:]}.") from error

@@ -1,7 +1,11 @@
-"""Every command, filter and format on every store, in this process: what the program says is the same."""
+"""Every command, filter and format on every store, in this process: what the program says is the same.
+
+On a server with roles each command has no more rights than the role that it is for.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sqlite3
@@ -17,6 +21,7 @@ from pillarbox import Outbox
 from pillarbox.cli._errors import run
 from pillarbox.cli._program import pillarbox
 from pillarbox.message import Names
+from pillarbox.stores.postgres.grants import Role
 from tests.support.cli.program import RunResult
 from tests.support.mariadb_server import connected
 
@@ -34,20 +39,52 @@ _CLAIM = {
     "values ('00000000-0000-0000-0000-000000000001', 1, '{3}', now() - interval '1 hour')",
 }
 _CLAIM["mariadb"] = _CLAIM["sqlite"]
+_RELAY = {
+    "sqlite": "insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, "
+    "started_at, expires_at) values ('00000000-0000-0000-0000-000000000001', 's', 'h', 1, 'v', '[]', '[]', 0, "
+    "9000000000000000)",
+    "postgres": "insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, "
+    "started_at, expires_at) values ('00000000-0000-0000-0000-000000000001', 's', 'h', 1, 'v', '{}', '{}', now(), "
+    "now() + interval '1 day')",
+}
+_RELAY["mariadb"] = _RELAY["sqlite"]
 _RESERVED = re.compile(r"(?<![`\w])(key|partition|by)(?![`\w])(?! *\()")
 _INBOX = """
     insert into pillarbox_inbox (consumer, source, message_id, status, attempts, last_error, message)
-    values ('mailer', '/shop', 'm1', 'failed', 3, 'Timeout', null), ('mailer', '/shop', 'm2', 'failed', 3, 'x', null)"""
+    values ('mailer', '/shop', 'm1', 'failed', 3, 'Timeout', 'x'), ('mailer', '/shop', 'm2', 'failed', 3, 'x', 'x')"""
+
+
+_OPERATIONS = {"redrive", "replay", "discard", "defer", "pause", "resume", "purge"}
+
+
+def find_role(words: Sequence[str]) -> Role | None:
+    """Return the role whose rights a command should need, or None for the owner of the tables."""
+    if words[0] == "schema":
+        return None
+    if words[0] in ("relay", "doctor"):
+        return "relay"
+    if not _OPERATIONS.isdisjoint(words[:2]) or words[:2] in (("messages", "show"), ("inbox", "list")):
+        return "operator"  # showing a message shows its payload
+    return "viewer"
 
 
 class Desk:
     """A store with six messages, two of which failed and one of which is stuck; and somebody at the program."""
 
-    def __init__(self, kind: str, connect: Callable[[], Any], schema: str | None, capsys: Any) -> None:
+    def __init__(
+        self,
+        kind: str,
+        connect: Callable[[], Any],
+        schema: str | None,
+        capsys: Any,
+        *,
+        url_as: Callable[[Role], str] | None = None,
+    ) -> None:
         self.kind = kind
         self._connect = connect
         self._names = Names(schema)
         self._capsys = capsys
+        self._url_as = url_as
 
     def fill(self) -> None:
         outbox = Outbox(routes="billing", source="/shop", schema=self._names.schema)
@@ -61,6 +98,7 @@ class Desk:
             connection.commit()
         self.sql(_FAIL)
         self.sql("delete from pillarbox_outbox where id in (2, 4)")
+        self.sql(_RELAY[self.kind])
         self.sql(_CLAIM[self.kind])
 
     def sql(self, text: str) -> Sequence[Any]:
@@ -74,7 +112,11 @@ class Desk:
         return list(rows)
 
     def run(self, *words: str) -> RunResult:
-        code = run(pillarbox, words)
+        role = find_role(words)
+        with pytest.MonkeyPatch.context() as environment:
+            if role is not None and self._url_as is not None:
+                environment.setenv("PILLARBOX_STORE", self._url_as(role))
+            code = run(pillarbox, words)
         out, err = self._capsys.readouterr()
         return RunResult(code, out, err)
 
@@ -100,12 +142,19 @@ def desk(
     elif request.param == "mariadb":
         url = request.getfixturevalue("mariadb_url")
         monkeypatch.setenv("PILLARBOX_STORE", url)
-        made = Desk("mariadb", lambda: connected(url), None, capsys)
+        logins = request.getfixturevalue("mariadb_logins")
+        made = Desk(
+            "mariadb", lambda: connected(url), None, capsys, url_as=lambda role: logins.url_as(role, url, Names())
+        )
     else:
         url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
         monkeypatch.setenv("PILLARBOX_STORE", url)
         monkeypatch.setenv("PILLARBOX_SCHEMA", schema)
-        made = Desk("postgres", lambda: psycopg.connect(url), schema, capsys)
+        logins = request.getfixturevalue("postgres_logins")
+        made = Desk(
+            "postgres", lambda: psycopg.connect(url), schema, capsys,
+            url_as=lambda role: logins.url_as(role, url, Names(schema)),
+        )  # fmt: skip
     assert made.run("schema", "install").code == 0
     made.fill()
     return made
@@ -140,6 +189,31 @@ def test_what_is_asked_is_told_in_every_format(desk: Desk) -> None:
         assert text.out or text.err
 
 
+def test_a_row_that_cannot_be_read_is_listed_shown_with_its_bytes_and_discarded(desk: Desk) -> None:
+    due = "now()" if desk.kind == "postgres" else "0"
+    desk.sql(
+        f"update pillarbox_outbox set waits = 'retry', available_at = {due}, headers = '[\"s3cret\"]' where id = 1"
+    )
+
+    (listed,) = [one for one in desk.told("messages", "list")["messages"] if one["id"] == 1]
+    assert listed["unreadable"].startswith("unreadable row: headers")
+    for words in (("messages", "list"), ("messages", "show", "1"), ("status",), ("failures",)):
+        assert "s3cret" not in desk.run(*words).out
+    (shown,) = desk.told("messages", "show", "1", "--payload")["messages"]
+    assert base64.b64decode(shown["raw_base64"]["headers"]) == b'["s3cret"]'
+    assert "raw headers" in desk.run("messages", "show", "1", "--payload").out
+    assert desk.told("messages", "discard", "1", "--reason", "junk")["changed"] == 1
+    assert desk.told("messages", "redrive", "1")["changed"] == 1
+    assert desk.ids("--state", "pending") == [1, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["99999999999999999999999", "9223372036854775808", "²", "-1x"])
+def test_an_id_that_no_message_can_have_is_told(desk: Desk, name: str) -> None:
+    ran = desk.run("messages", "show", "--", name)
+    assert ran.code == 2
+    assert "is neither the id nor the message id" in ran.err
+
+
 def test_why_messages_failed_is_grouped(desk: Desk) -> None:
     (group,) = desk.told("failures")["failures"]
     assert (group["count"], group["error"], group["example_id"]) == (2, "HTTP 422 no account", 2)
@@ -164,6 +238,25 @@ def test_every_change_is_counted_first_made_as_said_and_kept_in_the_journal(desk
     assert [tuple(line) for line in journal] == [
         (action, "ann") for action in ["redriven"] * 2 + ["deferred"] + ["discarded"] * 2 + ["replayed"]
     ]
+
+
+def test_a_relay_delivers_what_waits(desk: Desk) -> None:
+    desk.sql("delete from pillarbox_relay")
+    desk.sql("delete from pillarbox_claim")
+    ran = desk.run("relay", "--once", "--to", "billing=memory:", "--to", "mail=memory:")
+    assert ran.code == 0, ran.err
+    assert desk.ids("--state", "delivered") == [1, 3, 5, 6]
+    examined = desk.run("doctor", "--to", "billing=memory:")
+    assert "critical" not in examined.err, examined.out
+
+
+def test_what_a_relay_had_in_hand_that_is_gone_can_be_changed(desk: Desk) -> None:
+    assert desk.run("messages", "discard", "3", "--reason", "nobody serves it").code == 1
+    desk.sql("delete from pillarbox_relay")
+    assert desk.ids("--state", "pending", "--destination", "billing") == [1, 3, 5]
+    assert desk.told("messages", "discard", "--destination", "billing", "--reason", "gone", "--yes")["changed"] == 5
+    assert desk.told("messages", "redrive", "3", "--to", "mail")["changed"] == 1
+    assert desk.ids("--destination", "mail") == [3, 6]
 
 
 def test_a_dry_run_says_on_stdout_what_it_would_be(desk: Desk) -> None:

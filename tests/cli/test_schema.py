@@ -15,7 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from pillarbox.stores.migrations import latest_version
 from tests.support.cli.program import PROGRAM, RunResult, environment, pillarbox
+
+LATEST = latest_version("sqlite")
 
 
 class Place:
@@ -59,17 +62,19 @@ def test_install_verify_and_downgrade(place: Place) -> None:
     removed = place.schema("downgrade", "--to", "0", "--yes")
 
     assert [run.code for run in (installed, again, verified, removed)] == [0, 0, 0, 0]
-    assert "from version 0 to 1" in installed.out
-    assert "at version 1 already" in again.out
+    assert f"from version 0 to {LATEST}" in installed.out
+    assert f"at version {LATEST} already" in again.out
     assert "as they should be" in verified.out
-    assert "from version 1 to 0" in removed.out
+    assert f"from version {LATEST} to 0" in removed.out
     assert [run.err for run in (installed, again, verified, removed)] == ["", "", "", ""]
     assert place.schema("verify").code == 4
 
 
 def test_upgrade_starts_from_nothing_too(place: Place) -> None:
     assert place.schema("upgrade").code == 0
-    assert place.execute("select version from pillarbox_schema") == [(1,)]
+    assert place.execute("select version from pillarbox_schema order by 1") == [
+        (version,) for version in range(1, LATEST + 1)
+    ]
 
 
 def test_results_as_json(place: Place) -> None:
@@ -79,8 +84,8 @@ def test_results_as_json(place: Place) -> None:
 
     assert {name: installed[name] for name in ("from", "to", "steps")} == {
         "from": 0,
-        "to": 1,
-        "steps": ["0001_initial"],
+        "to": LATEST,
+        "steps": ["0001_initial", "0002_trust"],
     }
     assert verified.code == 4
     assert json.loads(verified.out)["fits"] is False
@@ -125,7 +130,9 @@ def test_eight_programs_at_once_install_one_schema(place: Place) -> None:
     ]
 
     assert [program.wait(60) for program in running] == [0] * 8
-    assert place.execute("select version from pillarbox_schema") == [(1,)]
+    assert place.execute("select version from pillarbox_schema order by 1") == [
+        (version,) for version in range(1, LATEST + 1)
+    ]
 
 
 def test_a_downgrade_that_nobody_can_be_asked_about_is_refused(place: Place) -> None:
@@ -153,7 +160,7 @@ def test_a_downgrade_asks_a_person(tmp_sqlite: Path, answer: str, code: int, lef
     os.close(keyboard)
     os.close(terminal)
 
-    assert b"from version 1 to 0? This removes every table and every message. [y/N]: " in question
+    assert f"from version {LATEST} to 0? This removes every table and every message. [y/N]: ".encode() in question
     assert (program.returncode, b"from version" in out) == (code, code == 0)
     assert place.schema("verify").code == left
 
@@ -220,3 +227,19 @@ def test_grants_are_printed_for_the_roles_that_were_named() -> None:
     assert 'grant usage on schema "mail" to "eve";' in ran.out
     assert 'on "mail"."pillarbox_claim" to "r";' in ran.out
     assert "writer" not in ran.out
+
+
+@pytest.mark.parametrize("store", ["postgresql://", "mysql://localhost/shop"])
+def test_a_consumer_is_granted_the_inbox_of_the_consumers_that_were_named(store: str) -> None:
+    command = ("schema", "grants", "--store", store, "--consumer", "shop")
+    refused = pillarbox(*command)
+    one = pillarbox(*command, "--inbox", "mail", "--inbox", "it's \\ billing")
+    every = pillarbox(*command, "--inbox", "*")
+
+    assert (refused.code, one.code, every.code) == (2, 0, 0)
+    assert "--inbox CONSUMER for each one" in refused.err
+    for name in ("mail", "it's \\ billing"):
+        escaped = name.replace("\\", "\\\\").replace("'", "''")
+        assert f"E'{escaped}'" in one.out or name.encode().hex() in one.out
+    assert "restrictive" not in every.out
+    assert "insert ignore" not in every.out

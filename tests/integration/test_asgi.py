@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from pillarbox import Message, Outbox
 from pillarbox.brokers.handlers import Handlers, HandlersTransport
 from pillarbox.context import current
+from pillarbox.integrations import asgi
 from pillarbox.integrations.asgi import BackgroundRunner, ContextMiddleware, lifespan
 from pillarbox.message import Names
 from pillarbox.relay.relay import Destination, Relay
@@ -143,27 +144,51 @@ class Patient:
         self.stopped.set()
 
 
-async def test_one_that_fails_is_told_and_takes_the_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    failing, patient = [], []
+async def test_one_that_fails_is_started_again_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "_FIRST_WAIT", 0.01)
+    made: list[Failing | Patient] = []
+    patient: list[Patient] = []
 
-    def make_failing() -> Failing:
-        failing.append(Failing())
-        failing[0].fails.set()
-        return failing[0]
+    def make_failing() -> Failing | Patient:
+        if len(made) < 3:
+            failing = Failing()
+            failing.fails.set()
+            made.append(failing)
+        else:
+            made.append(Patient())
+        return made[-1]
 
     def make_patient() -> Patient:
         patient.append(Patient())
         return patient[0]
 
-    runner = BackgroundRunner(make_failing, make_patient)
+    async with BackgroundRunner(make_failing, make_patient) as runner:
+        async with asyncio.timeout(_PATIENCE):
+            while not (len(made) == 4 and runner.is_running):  # noqa: ASYNC110 - it happens in a thread
+                await asyncio.sleep(0.01)
+        assert not patient[0].stopped.is_set()
+    assert caplog.text.count("what runs beside the web service has failed, starting it again") == 3
+    assert len(patient) == 1
+    assert patient[0].has_ended
+    assert isinstance(made[3], Patient)
+    assert made[3].has_ended
+
+
+async def test_one_that_is_down_at_the_end_raises_its_error_there() -> None:
+    def make_failing() -> Failing:
+        failing = Failing()
+        failing.fails.set()
+        return failing
+
+    runner = BackgroundRunner(make_failing)
     await runner.__aenter__()
     async with asyncio.timeout(_PATIENCE):
-        while runner.is_running:  # noqa: ASYNC110 - it ends in a thread
-            await asyncio.sleep(0.01)
-    assert "what runs beside the web service has failed" in caplog.text
+        while runner.is_running:  # noqa: ASYNC110 - it fails in a thread
+            await asyncio.sleep(0.001)
     with pytest.raises(LookupError, match="as told"):
         await runner.__aexit__(None, None, None)
-    assert patient[0].has_ended
 
 
 async def test_one_that_cannot_be_made_keeps_the_service_from_starting() -> None:

@@ -55,7 +55,7 @@ async def test_no_tables(mariadb_url: str) -> None:
 
 async def test_a_table_without_transactions(url: str) -> None:
     with closing(connected(url, autocommit=True)) as connection, connection.cursor() as cursor:
-        cursor.execute("alter table pillarbox_slot engine = Aria")
+        cursor.execute("alter table pillarbox_slot engine = MyISAM")
 
     assert severities(await diagnose(url))["mysql.not-transactional"] is CRITICAL
 

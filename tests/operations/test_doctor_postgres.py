@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,11 @@ import psycopg
 import pytest
 
 from pillarbox.contracts.finding import Severity
+from pillarbox.errors import ConfigError
+from pillarbox.message import Names
+from pillarbox.stores.migrations import build_script
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings
+from pillarbox.stores.postgres.driver import DriverName
 from pillarbox.stores.postgres.grants import list_rights
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.testing.fault_proxy import FaultProxy
@@ -311,3 +316,44 @@ async def until_followed(primary: PrivatePostgres) -> None:
     while not (await store.read_facts()).standbys:
         pass
     await store.close()
+
+
+async def test_messages_restored_from_a_server_with_higher_transaction_ids(
+    postgres_url: str, postgres_schema: str
+) -> None:
+    await install(postgres_url, schema=postgres_schema)
+    table = f'"{postgres_schema}".pillarbox_outbox'
+    run(
+        postgres_url,
+        f"""insert into {table} (tx, message_id, destination, partition, kind, type, topic, payload, content_type,
+                                 source, correlation_id, event_time)
+            select '9000000000000', gen_random_uuid(), 'a', 1, 'event', 't', 't', '', 'c', 's', 'c', now()""",
+    )
+    found = finding(await diagnose(postgres_url, schema=postgres_schema), "postgresql.foreign-transactions")
+    statement = found.fix.partition("run: ")[2].removesuffix(".").replace("pillarbox_outbox", table)
+    run(postgres_url, statement)
+    assert "postgresql.foreign-transactions" not in codes(await diagnose(postgres_url, schema=postgres_schema))
+
+
+@pytest.fixture
+def sql_ascii_url(postgres_url: str) -> Iterator[str]:
+    """A database whose texts have no encoding, with the tables."""
+    name = f"ascii_{secrets.token_hex(4)}"
+    run(postgres_url, f"create database {name} encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C' template template0")
+    url = urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
+    try:
+        run(url, build_script("postgresql", names=Names()))
+        yield url
+    finally:
+        run(postgres_url, f"drop database {name} with (force)")
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_database_without_an_encoding_is_refused_in_one_sentence(
+    sql_ascii_url: str, driver: DriverName
+) -> None:
+    with pytest.raises(ConfigError, match="has the encoding SQL_ASCII"):
+        await PostgresStore(sql_ascii_url, driver=driver).open()
+    report = await diagnose(sql_ascii_url.replace("postgresql:", f"postgresql+{driver}:"))
+    (code,) = codes(report)
+    assert (severities(report), "SQL_ASCII" in finding(report, code).what) == ({code: CRITICAL}, True)

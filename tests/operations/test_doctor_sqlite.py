@@ -76,7 +76,7 @@ async def test_no_tables(tmp_sqlite: Path) -> None:
 
 
 async def test_tables_of_a_later_release(url: str, tmp_sqlite: Path) -> None:
-    run(tmp_sqlite, "update pillarbox_schema set version = 99")
+    run(tmp_sqlite, "insert into pillarbox_schema (version) values (99)")
 
     assert severities(await diagnose(url)) == {"store.schema-newer": CRITICAL}
 
@@ -227,3 +227,27 @@ async def never(self: SqliteStore, *, limit: int) -> None:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             return
+
+
+def permit(path: str, mode: int) -> None:
+    Path(path).chmod(mode)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights of others are those of POSIX")
+async def test_a_file_that_everybody_can_read_is_found() -> None:
+    folder = tempfile.mkdtemp(prefix="pillarbox-open-")  # pytest's own folders are closed to others
+    path = f"{folder}/shop.db"
+    try:
+        permit(folder, 0o755)
+        await install(f"sqlite:///{path}")
+        assert codes(await diagnose(f"sqlite:///{path}")) == []
+
+        permit(path, 0o646)
+        found = finding(await diagnose(f"sqlite:///{path}"), "sqlite.open-to-others")
+        assert found.severity is Severity.WARNING
+        assert "may read and write" in found.what
+
+        permit(folder, 0o700)
+        assert codes(await diagnose(f"sqlite:///{path}")) == [], "nobody else can come to it"
+    finally:
+        shutil.rmtree(folder)

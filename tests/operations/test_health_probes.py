@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -246,6 +247,33 @@ async def test_metrics_are_there_and_nothing_else_is(served: Served) -> None:
     assert code == 200
     assert {"outbox_unsent_count", "outbox_max_age_seconds", "outbox_relays", "outbox_delivered"} <= families
     assert (await asyncio.to_thread(served.get, "anything"))[0] == 404
+
+
+def _is_closed(line: socket.socket) -> bool:
+    """Wait until the other side has closed it; return False if it sent something."""
+    line.settimeout(PATIENCE)
+    try:
+        return line.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_whoever_only_opens_connections_keeps_no_probe_out(served: Served) -> None:
+    address = "127.0.0.1", served.server.port
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(200)]
+        assert served.get("nothing")[0] == 404
+        # All beyond the limit were closed, the oldest first.
+        assert all(_is_closed(line) for line in idle[:100])
+
+
+def test_a_request_without_an_end_is_cut(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.server.port)) as line:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64):
+                line.sendall(b"GET /livez HTTP/1.1\r\nx: " + b"a" * 1_024)
+        assert _is_closed(line)
+    assert served.get("nothing")[0] == 404
 
 
 async def test_an_address_that_is_taken_is_said(served: Served, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.config import Config
 from pillarbox.errors import ConfigError
 from pillarbox.relay.configuration import read_relay_section
 from tests.support.configs import BASE, entry, load, refusal
@@ -90,6 +91,10 @@ def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(tmp_path: P
         ('[destinations.a]\nretry = {jitter = 1}\n', "jitter is a part"),
         ('[destinations.a]\ndead_letter = "b"\n', "the unknown b"),
         ('[destinations.a]\ndead_letter = "a"\n', "its own dead letter"),
+        (
+            '[destinations.a]\ndead_letter = "b"\n[destinations.b]\ndead_letter = "a"\n',
+            "The dead letters of a, b go round",
+        ),
         ('[destinations."a b"]\n', "'a b' is not usable"),
         ("[destinations._skipped]\n", "reserved"),
         ('[relay]\ndestinations = ["a", "a"]\n[destinations.a]\n', "named twice"),
@@ -103,3 +108,18 @@ def test_a_wrong_variable_and_a_wrong_flag_go_by_their_names(tmp_path: Path) -> 
     assert refusal(tmp_path, PILLARBOX_RELAY_MAX_LANES="many") == "PILLARBOX_RELAY_MAX_LANES must be a whole number."
     with pytest.raises(ConfigError, match="--lease must be a duration"):
         read_relay_section(load(tmp_path, "", {("relay", "lease"): "soon"}))
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "pillarbox.toml"
+    file.write_text("# " + "x" * 1_100_000)
+    for path in (file, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="larger than"):
+            Config.load(path)
+
+
+def test_lists_without_end_are_no_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "pillarbox.toml"
+    file.write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="lists in lists"):
+        Config.load(file)

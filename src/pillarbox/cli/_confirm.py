@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pillarbox.cli._output import say
+from pillarbox.cli._output import say, to_line
 
 __all__ = ["confirm", "confirm_options"]
 
@@ -31,6 +31,6 @@ def confirm(question: str, *, effect: str = "changes many messages", done: str =
     """Ask, and exit with 1 unless the answer is yes. `UsageError` where there is no terminal."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"This {effect} and there is nobody to ask: add --yes if you mean it.")
-    if not click.confirm(question, err=True):
+    if not click.confirm(to_line(question), err=True):
         say(f"Nothing was {done}.")
         raise click.exceptions.Exit(1)

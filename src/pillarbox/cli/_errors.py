@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from types import MappingProxyType
 from typing import Final
 
 import click
 
+from pillarbox.cli._output import echo
 from pillarbox.contracts.finding import Severity
 from pillarbox.errors import PillarboxError
-from pillarbox.redaction import redact_url
+from pillarbox.redaction import format_traceback, redact
 
 __all__ = ["Session", "run", "to_exit_code"]
 
 _INTERRUPTED: Final = 130
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -37,15 +36,18 @@ def run(command: click.Command, arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments), prog_name="pillarbox", obj=session, standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         return _INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        # It repeats what was typed, which may be a URL with a password.
+        text = StringIO()
+        error.show(text)
+        echo(redact(text.getvalue().rstrip("\n")), err=True)
         return error.exit_code
     except Exception as error:
         if session.debug:
-            click.echo(_hide_logins(traceback.format_exc()), err=True, nl=False)
-        click.echo(f"Error: {_hide_logins(_to_sentence(error))}", err=True)
+            echo(format_traceback(error).rstrip("\n"), err=True)
+        echo(f"Error: {redact(_to_sentence(error))}", err=True)
         return error.exit_code if isinstance(error, PillarboxError) else 1
     return code if isinstance(code, int) else 0
 
@@ -57,11 +59,6 @@ def _to_sentence(error: Exception) -> str:
     return (
         f"Something unexpected happened ({type(error).__name__}: {text}); run `pillarbox --debug …` for the traceback."
     )
-
-
-def _hide_logins(text: str) -> str:
-    # Our own errors hold no login. Those of drivers and handlers may.
-    return _URL.sub(lambda match: redact_url(match[0]), text)
 
 
 _EXIT_CODES: Final[Mapping[Severity | None, int]] = MappingProxyType(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from typing import Final, Literal, TextIO, TypeAlias
 
 import msgspec
 
-from pillarbox.redaction import redact
+from pillarbox.redaction import escape_controls, redact
 
 __all__ = ["JsonFormat", "LogSettings", "TextFormat", "program_log", "start_logging"]
 
@@ -23,7 +22,6 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 program_log: Final = logging.getLogger("pillarbox.program")
 """Start and end of the program: logged whatever the level."""
 
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes that every record has; the others were given as `extra`."""
 _COLOURS: Final = MappingProxyType({logging.DEBUG: "2", logging.INFO: "32", logging.WARNING: "33"})
@@ -84,7 +82,8 @@ class JsonFormat(logging.Formatter):
         fields = fields | extra | fields
         if trace := _format_trace(record):
             fields["traceback"] = redact(trace)
-        return json.dumps(fields, default=_to_text)
+        # Everything outside of ASCII is escaped by `dumps`; DEL is the one control character that is not.
+        return json.dumps(fields, default=_to_text).replace("\x7f", "\\u007f")
 
 
 def _can_colour(out: TextIO) -> bool:
@@ -100,7 +99,7 @@ def _format_trace(record: logging.LogRecord) -> str:
 
 
 def _escape(text: str) -> str:
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), redact(text))
+    return escape_controls(redact(text)).replace("\n", "\\n")
 
 
 def _to_text(value: object) -> str:

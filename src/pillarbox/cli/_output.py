@@ -1,20 +1,33 @@
-"""Output of commands: text for people, JSON for programs. Results go to stdout, everything else to stderr."""
+"""Output of commands: text for people, JSON for programs. Results go to stdout, everything else to stderr.
+
+Rows, brokers and configuration hold text that others wrote. `echo` writes what is not printable as an escape, so none
+of it can move the cursor, change colours or hide a line; in a table and in one-line values that includes line breaks.
+A command prints through this module alone.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
 import msgspec
 
 from pillarbox.durations import format_duration
+from pillarbox.events import is_json
+from pillarbox.redaction import escape_controls
 
 __all__ = [
     "OutputFormat",
+    "echo",
+    "encode_json",
     "format_age",
+    "format_fields",
     "format_table",
     "format_time",
     "output_option",
@@ -22,6 +35,8 @@ __all__ = [
     "shorten",
     "show",
     "show_rows",
+    "to_line",
+    "to_payload_field",
 ]
 
 OutputFormat = Literal["text", "json", "jsonl"]
@@ -47,28 +62,56 @@ def output_option(command: F) -> F:
 def show(value: Mapping[str, object], *, text: str, output: OutputFormat) -> None:
     """Print a result: the text, or the value as an indented JSON document, or as one on a single line."""
     if output != "text":
-        document = msgspec.json.encode(value)
-        text = (msgspec.json.format(document) if output == "json" else document).decode()
+        text = encode_json(value, indent=output == "json")
     if text:
-        click.echo(text.rstrip("\n"))
+        echo(text.rstrip("\n"))
 
 
 def show_rows(name: str, rows: Sequence[Mapping[str, object]], *, text: str, output: OutputFormat) -> None:
     """Print a list: the text, or one JSON document that holds it under its name, or a line for each row."""
     if output == "jsonl":
         for row in rows:
-            click.echo(msgspec.json.encode(row).decode())
+            echo(encode_json(row))
     else:
         show({name: rows}, text=text, output=output)
 
 
 def say(text: str) -> None:
     """Print a note for the person at the terminal, on stderr."""
-    click.echo(text, err=True)
+    echo(text, err=True)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text. What is not printable is written as an escape; line breaks stay."""
+    click.echo(escape_controls(text), err=err)
+
+
+def to_line(text: str) -> str:
+    r"""Write a text on one line: line breaks as `\n`, and what else is not printable as an escape."""
+    return escape_controls(text).replace("\n", "\\n")
+
+
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\n]")
+
+
+def encode_json(value: object, *, indent: bool = False) -> str:
+    """Encode a value as JSON. In its texts everything that is not printable is escaped as JSON does it."""
+    try:
+        document = msgspec.json.encode(value)
+        text = (msgspec.json.format(document) if indent else document).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, which a row in SQLite can hold
+        text = json.dumps(msgspec.to_builtins(value), indent=2 if indent else None)
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0].isprintable() else _escape_json(found[0]), text)
+
+
+def _escape_json(letter: str) -> str:
+    # `json.dumps` leaves DEL as it is.
+    return "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns; with borders on a terminal if rich is installed."""
+    """Align rows in columns; with borders on a terminal if rich is installed. Each cell is put on one line."""
+    rows = [[to_line(cell) for cell in row] for row in rows]
     drawn = _draw_with_rich(headings, rows) if sys.stdout.isatty() else None
     if drawn is not None:
         return drawn
@@ -88,10 +131,30 @@ def _draw_with_rich(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> s
     for row in rows:
         # `Text`, because rich takes brackets in a plain string for markup.
         drawing.add_row(*(Text(cell) for cell in row))
-    console = Console()
+    console = Console(color_system=None)  # so that `echo` finds no escape that it must not touch
     with console.capture() as captured:
         console.print(drawing)
     return captured.get().rstrip("\n")
+
+
+def format_fields(fields: Sequence[tuple[str, str]], *, body: str | None = None) -> str:
+    """Write a field per line, names aligned, and at last a body of several lines."""
+    lines = [(to_line(name).replace("_", " "), to_line(value)) for name, value in fields]
+    if body is not None:
+        lines.append(("payload", body))
+    width = max(len(name) for name, _ in lines)
+    # Indented, so that no line of a payload can pass for a field.
+    return "\n".join(f"{name:{width}}  {value}".replace("\n", f"\n{' ' * (width + 2)}") for name, value in lines)
+
+
+def to_payload_field(payload: bytes, content_type: str) -> Mapping[str, object]:
+    """Return a payload for a JSON document: as it is if it is JSON itself, and else in base64."""
+    if is_json(content_type):
+        try:
+            return {"payload": msgspec.json.decode(payload)}
+        except ValueError:
+            pass
+    return {"payload_base64": base64.b64encode(payload).decode()}
 
 
 def format_time(at: datetime | None) -> str:

@@ -21,6 +21,7 @@ R = TypeVar("R")
 
 _NEAR_FAILURE: Final = 3
 _STUCK_CLAIMS: Final = 10_000
+_MAX_DIGITS: Final = 19
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +59,16 @@ def selection_options(command: Callable[..., R]) -> Callable[..., R]:
 
 def parse_ids(names: Sequence[str]) -> Selection:
     """Select messages by their ids, or by their message ids, which may name several destinations."""
-    ids = [int(name) for name in names if name.isdigit()]
-    message_ids = [_parse_uuid(name) for name in names if not name.isdigit()]
+    ids = [int(name) for name in names if _is_id(name)]
+    message_ids = [_parse_uuid(name) for name in names if not _is_id(name)]
     if ids and message_ids:
         raise click.UsageError("Name messages by id or by message id, not some by one and some by the other.")
     return Selection(ids=ids or None, message_ids=message_ids or None)
+
+
+def _is_id(name: str) -> bool:
+    """Return True for a number that fits 64 bits; no table has a higher one."""
+    return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS and int(name) < 2**63
 
 
 def _parse_uuid(text: str) -> UUID:

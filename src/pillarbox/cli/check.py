@@ -11,7 +11,7 @@ import msgspec
 
 from pillarbox.cli._errors import to_exit_code
 from pillarbox.cli._options import Target, target_options
-from pillarbox.cli._output import show
+from pillarbox.cli._output import echo, encode_json, show, to_line
 from pillarbox.config import Config, read_section
 from pillarbox.contracts.finding import Severity
 from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
@@ -47,17 +47,17 @@ def check(target: Target, output: Literal["text", "json", "jsonl", "prometheus",
     worst = alerts[0].severity if alerts else None
     match output:
         case "text":
-            click.echo(format_alerts(alerts))
+            echo(format_alerts(alerts))
         case "json":
             document = {"worst": worst.value if worst else None, "alerts": [msgspec.to_builtins(one) for one in alerts]}
             show(document, text="", output="json")
         case "jsonl":
             for alert in alerts:
-                click.echo(msgspec.json.encode(alert).decode())
+                echo(encode_json(alert))
         case "prometheus":
-            click.echo(_format_prometheus(alerts))
+            echo(_format_prometheus(alerts))
         case "nagios":
-            click.echo(_format_nagios(status, alerts, worst))
+            echo(_format_nagios(status, alerts, worst))
     raise click.exceptions.Exit(_NAGIOS[worst][0] if output == "nagios" else to_exit_code(worst))
 
 
@@ -70,7 +70,7 @@ def format_alerts(alerts: Sequence[Alert]) -> str:
     """Format alerts as text, each followed by what to do."""
     if not alerts:
         return "All is well."
-    return "\n".join(f"{_LABELS[alert.severity]}: {alert.what}\n  {alert.do}" for alert in alerts)
+    return "\n".join(f"{_LABELS[alert.severity]}: {to_line(alert.what)}\n  {to_line(alert.do)}" for alert in alerts)
 
 
 def _format_prometheus(alerts: Sequence[Alert]) -> str:
@@ -81,17 +81,27 @@ def _format_prometheus(alerts: Sequence[Alert]) -> str:
     ]
     for alert in alerts:
         labels = {"name": alert.name, "severity": alert.severity.value, "destination": alert.destination or ""}
-        lines.append("outbox_alert{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "} 1")
+        if alert.consumer is not None:
+            labels["consumer"] = alert.consumer
+        lines.append(
+            "outbox_alert{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items()) + "} 1"
+        )
     return "\n".join(lines)
+
+
+def _escape_label(value: str) -> str:
+    """Escape the value of a label as the text format of Prometheus has it."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _format_nagios(status: Status, alerts: Sequence[Alert], worst: Severity | None) -> str:
     """Format alerts as one line: the state, what is wrong, and figures after a bar."""
-    summary = " ".join(alert.what for alert in alerts) or "all is well"
+    summary = to_line(" ".join(alert.what for alert in alerts)).replace("|", "/") or "all is well"
     oldest = max((status.oldest_age(one) for one in status.destinations), default=timedelta(0))
     figures = {
         "due": sum(one.due for one in status.destinations),
         "failed": sum(one.failed for one in status.destinations),
+        "inbox_failed": sum(one.failed for one in status.inboxes),
         "oldest": round(oldest.total_seconds()),
         "relays": len(status.relays),
     }

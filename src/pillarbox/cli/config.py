@@ -11,7 +11,7 @@ import msgspec
 
 from pillarbox.cli._logs import LogSettings
 from pillarbox.cli._options import configuration_options
-from pillarbox.cli._output import format_table, show
+from pillarbox.cli._output import echo, format_table, show, to_line
 from pillarbox.config import (
     Config,
     Section,
@@ -52,7 +52,7 @@ def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]
     """Show every value in force and where it comes from: default, file, environment or flag. Secrets are ***."""
     entries = list_entries(config)
     if output == "toml":
-        click.echo(format_toml(entries))
+        echo(format_toml(entries))
         return
     rows = [(format_key(entry.path), _format_value(entry.value), entry.origin_text) for entry in entries]
     document = {"file": config.file_name if config.found else None, **_nest(entries)}
@@ -167,7 +167,7 @@ def format_toml(entries: Iterable[ConfigEntry]) -> str:
 def _format_line(entry: ConfigEntry) -> str:
     key, value = format_key(entry.path[-1:]), entry.value
     line = f"# {key} is not set" if value is None else f"{key} = {_format_toml_value(value)}"
-    return f"{line}  # {entry.origin_text}"
+    return f"{line}  # {to_line(entry.origin_text)}"
 
 
 def _format_toml_value(value: object) -> str:
@@ -181,5 +181,10 @@ def _format_toml_value(value: object) -> str:
                 if inner is not None
             ]
             return f"{{ {', '.join(pairs)} }}" if value else "{}"
-    # A JSON string is a TOML string too, except for DEL, which JSON need not escape.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # A JSON string is a TOML string too, except for pairs of surrogates, which TOML writes as one character.
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else _escape_toml(letter) for letter in text)
+
+
+def _escape_toml(letter: str) -> str:
+    return f"\\u{ord(letter):04x}" if ord(letter) < 0x1_0000 else f"\\U{ord(letter):08x}"

@@ -10,7 +10,7 @@ from random import SystemRandom
 import click
 import msgspec
 
-from pillarbox.cli._output import say
+from pillarbox.cli._output import echo, say
 from pillarbox.demo.scenario import Scenario
 
 __all__ = ["demo"]
@@ -68,5 +68,5 @@ async def _run(scenario: Scenario, *, store: str | None, to: str | None, keep: b
         with display(title, say=say) as screen:
             outcome = await run_demo(scenario, setup, screen)
         text = msgspec.json.encode(outcome.result).decode() if as_json else format_report(outcome, setup, kept=keep)
-        click.echo(text)
+        echo(text)
     return outcome.result.holds

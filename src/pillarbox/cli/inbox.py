@@ -1,8 +1,9 @@
-"""`pillarbox inbox`: list, redrive and discard messages that a consumer could not handle."""
+"""`pillarbox inbox`: list, show, redrive and discard messages that a consumer could not handle."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -12,6 +13,7 @@ from pillarbox.cli._confirm import confirm, confirm_options
 from pillarbox.cli._options import Target, by_option, target_options
 from pillarbox.cli._output import (
     OutputFormat,
+    format_fields,
     format_table,
     format_time,
     output_option,
@@ -19,7 +21,9 @@ from pillarbox.cli._output import (
     shorten,
     show,
     show_rows,
+    to_payload_field,
 )
+from pillarbox.cloudevents import CloudEvent
 from pillarbox.contracts.store import InboxFailure, InboxSelection, OperatorStore
 from pillarbox.decoding import decode_incoming, to_cloudevent
 from pillarbox.errors import DecodeError, NoSuchMessage
@@ -29,13 +33,15 @@ __all__ = ["inbox"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SHOWN: Final = ("consumer", "source", "message_id", "attempts", "error", "failed_at")
+_SHOWN_OF_EVENT: Final = ("type", "topic", "key", "subject", "content_type", "correlation_id", "headers")
 _UNLIMITED: Final = 1_000_000
 """More failed messages than an inbox will ever have."""
 
 
 @click.group(epilog="\b\nExample:\n  pillarbox inbox list --consumer billing\n")
 def inbox() -> None:
-    """List, redrive and discard messages that a consumer could not handle."""
+    """List, show, redrive and discard messages that a consumer could not handle."""
 
 
 def _filter_options(command: F) -> F:
@@ -68,16 +74,79 @@ def list_failures(target: Target, *, consumer: str | None, error: str | None, li
          format_time(one.failed_at), shorten(one.error or "", 60))
         for one in found
     ]  # fmt: skip
-    names = ("consumer", "source", "message_id", "attempts", "error", "failed_at")
-    documents = [{name: getattr(one, name) for name in names} | {"type": _read_type(one)} for one in found]
+    documents = [{name: getattr(one, name) for name in _SHOWN} | {"type": _read_type(one)} for one in found]
     show_rows("failures", documents, text=format_table(headings, rows) if rows else "", output=output)
 
 
 def _read_type(failure: InboxFailure) -> str:
+    event = _read_event(failure)
+    return shorten(event.type, 30) if event is not None else "(malformed)" if failure.content else "(not kept)"
+
+
+def _read_event(failure: InboxFailure) -> CloudEvent | None:
+    """Return the message as its consumer reads it; None if it cannot be read or was not kept."""
     try:
-        return shorten(to_cloudevent(decode_incoming(failure.content)).type, 30)
+        return to_cloudevent(decode_incoming(failure.content))
+    except Exception:  # whatever came from outside, the others are to be seen
+        return None
+
+
+@inbox.command("show", epilog="\b\nExample:\n  pillarbox inbox show 0192f0c0-… --payload\n")
+@click.argument("message_id", metavar="MESSAGE_ID")
+@target_options
+@click.option("--consumer", metavar="NAME", envvar="PILLARBOX_CONSUMER", show_envvar=True, help="Of this consumer.")
+@click.option("--payload", is_flag=True, envvar="PILLARBOX_PAYLOAD", show_envvar=True, help="Show the payload too.")
+@output_option
+def show_failure(target: Target, message_id: str, consumer: str | None, payload: bool, output: OutputFormat) -> None:
+    """Show a failed message: why it failed, and what arrived."""
+    selection = InboxSelection(consumer=consumer, message_ids=[message_id])
+    found = target.run(lambda store: store.inbox_failures(selection, limit=100))
+    if not found:
+        raise NoSuchMessage(
+            f"No failed message of an inbox is called {message_id}: it was handled, redriven or discarded, or its "
+            "retention is over."
+        )
+    documents = [_to_document(one, payload=payload) for one in found]
+    parts = [_format_failure(one, document) for one, document in zip(found, documents, strict=True)]
+    show({"failures": documents}, text="\n\n".join(parts), output=output)
+
+
+def _to_document(failure: InboxFailure, *, payload: bool) -> dict[str, object]:
+    """Return all that is known of a failed message. Of one that cannot be read, the payload is the body as it came."""
+    document: dict[str, object] = {name: getattr(failure, name) for name in _SHOWN}
+    try:
+        received = decode_incoming(failure.content)
     except DecodeError:
-        return "(malformed)"
+        return document | {"kept": False}
+    event = _read_event(failure)
+    if event is not None:
+        document |= {name: getattr(event, name) for name in _SHOWN_OF_EVENT}
+        document["event_time"] = event.event_time
+    document |= {"kept": True, "size": len(received.body)}
+    if event is None:
+        document["headers"] = {str(name): str(value) for name, value in received.headers.items()}
+    if payload:
+        content_type = event.content_type if event is not None else ""
+        document |= to_payload_field(event.payload if event is not None else received.body, content_type)
+    return document
+
+
+def _format_failure(failure: InboxFailure, document: dict[str, object]) -> str:
+    fields = [
+        (name, format_time(value) if isinstance(value, datetime) else str(value))
+        for name, value in document.items()
+        if value not in (None, {}, "") and name not in ("headers", "payload", "payload_base64", "kept")
+    ]
+    headers = document.get("headers")
+    fields += [(f"header {name}", str(value)) for name, value in (headers if isinstance(headers, dict) else {}).items()]
+    body = None
+    if not document["kept"]:
+        fields.append(("content", "(not kept)"))
+    elif "payload" in document or "payload_base64" in document:
+        event = _read_event(failure)
+        content = event.payload if event is not None else decode_incoming(failure.content).body
+        body = content.decode("utf-8", "backslashreplace")
+    return format_fields(fields, body=body)
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -94,8 +163,12 @@ class _Change(msgspec.Struct, frozen=True):
     def run(self, change: Callable[[OperatorStore, InboxSelection], Awaitable[int]]) -> None:
         """Count the messages, ask, change them in batches, and show the result."""
         selection = self.selection
-        matched = len(self.target.run(lambda store: store.inbox_failures(selection, limit=_UNLIMITED)))
-        if not matched and selection.message_ids:
+        found = self.target.run(lambda store: store.inbox_failures(selection, limit=_UNLIMITED))
+        matched, unkept = len(found), 0
+        if self.done == "redriven":
+            unkept = sum(not one.content for one in found)
+            matched -= unkept
+        if not found and selection.message_ids:
             raise NoSuchMessage(f"No failed message of an inbox is called {', '.join(selection.message_ids)}.")
         if matched and not (self.dry_run or self.yes or selection.message_ids):
             confirm(f"{format_count(matched)} in {self.target.url} will be {self.done}. Go on?")
@@ -105,6 +178,11 @@ class _Change(msgspec.Struct, frozen=True):
         else:
             changed = self.target.run(lambda store: self._change_all(store, change))
             text = f"{changed:,} {self.done}."
+        if unkept:
+            say(
+                f"{format_count(unkept)} cannot be redriven, because the database did not take the content: have the "
+                "producer send it again, then discard the record."
+            )
         document = {"matched": matched, self.done: changed, "dry_run": self.dry_run}
         show(document, text=text, output=self.output)
 

@@ -23,6 +23,7 @@ from pillarbox.cli._output import (
     shorten,
     show,
     show_rows,
+    to_line,
 )
 from pillarbox.cli._selection import Filters, parse_ids, selection_options
 from pillarbox.cli._times import parse_future_time
@@ -89,7 +90,8 @@ def list_messages(target: Target, filters: Filters, limit: int, after: int, outp
 @messages.command("show", epilog="\b\nExample:\n  pillarbox messages show 4711 --payload\n")
 @click.argument("name", metavar="ID")
 @target_options
-@click.option("--payload", is_flag=True, envvar="PILLARBOX_PAYLOAD", show_envvar=True, help="Show the payload too.")
+@click.option("--payload", is_flag=True, envvar="PILLARBOX_PAYLOAD", show_envvar=True,
+              help="Show the payload too, and what stands in columns that cannot be read.")  # fmt: skip
 @output_option
 def show_message(target: Target, name: str, payload: bool, output: OutputFormat) -> None:
     """Show a message with all that is known of it and all that happened to it. ID is an id or a message id."""
@@ -112,9 +114,12 @@ def show_message(target: Target, name: str, payload: bool, output: OutputFormat)
 
 
 def _to_document(message: Message, *, payload: bool = False) -> Mapping[str, object]:
-    """Return every field of a message; the payload only on request."""
-    document = {name: getattr(message, name) for name in message.__struct_fields__ if name != "payload"}
-    return {**document, **_to_payload_field(message)} if payload else document
+    """Return every field of a message; the payload, and what cannot be read of its row, only on request."""
+    document = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("payload", "raw")}
+    if not payload:
+        return document
+    raw = {name: base64.b64encode(value).decode() for name, value in (message.raw or {}).items()}
+    return {**document, **_to_payload_field(message), **({"raw_base64": raw} if raw else {})}
 
 
 def _to_payload_field(message: Message) -> Mapping[str, object]:
@@ -156,11 +161,22 @@ def _format_message(message: Message, *, payload: bool) -> str:
         if value not in (None, {}, "") and name not in ("headers", "payload_kept")
     ]
     lines += [(f"header {name}", value) for name, value in message.headers.items()]
+    lines = [(to_line(name), to_line(value)) for name, value in lines]
     if payload:
+        lines += [(f"raw {name}", _format_raw(value)) for name, value in (message.raw or {}).items()]
         text = message.payload.decode("utf-8", "backslashreplace") if message.payload_kept else "(not kept)"
         lines.append(("payload", text))
     width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name.replace('_', ' '):{width}}  {value}" for name, value in lines)
+    # Indented, so that no line of a payload can pass for a field.
+    return "\n".join(
+        f"{name.replace('_', ' '):{width}}  {value}".replace("\n", f"\n{' ' * (width + 2)}") for name, value in lines
+    )
+
+
+def _format_raw(value: bytes) -> str:
+    """Write what stands in a column as text on one line, with escapes for all that is none."""
+    text = value.decode("utf-8", "backslashreplace")
+    return to_line(text.encode("unicode_escape").decode() if not text.isprintable() else text)
 
 
 def _format_journal(entries: Sequence[JournalEntry]) -> str:

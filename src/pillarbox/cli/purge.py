@@ -28,7 +28,7 @@ _CLOSED: Final = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
 @by_option
 @output_option
 def purge(target: Target, dry_run: bool, yes: bool, by: str, output: OutputFormat) -> None:
-    """Remove what is older than the configured retention: closed messages and what the inbox remembers.
+    """Remove what is older than the configured retention: closed messages, and what inboxes remember or keep.
 
     Archives nothing: that is the relay's own cleaning.
     """
@@ -68,9 +68,12 @@ async def _purge(store: OperatorStore, retention: Retention, *, by: str) -> dict
         for state, limit in _list_limits(retention).items():
             while count := await store.purge(state, older_than=limit, limit=retention.batch):
                 removed[state.value] = removed.get(state.value, 0) + count
-        if retention.inbox != FOREVER:
-            while count := await store.purge_inbox(older_than=retention.inbox, limit=retention.batch):
-                removed["inbox"] = removed.get("inbox", 0) + count
+        for name, age in (("inbox", retention.inbox), ("inbox_failed", retention.inbox_failed)):
+            if age == FOREVER:
+                continue
+            is_failed = name == "inbox_failed"
+            while count := await store.purge_inbox(older_than=age, limit=retention.batch, failed=is_failed):
+                removed[name] = removed.get(name, 0) + count
     finally:
         if removed:
             detail = ", ".join(f"{count} {what}" for what, count in removed.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 
 import click
@@ -14,7 +14,7 @@ from pillarbox.cli._options import configuration_options
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore
-from pillarbox.errors import MissingExtra
+from pillarbox.errors import MissingExtra, StoreBusy
 from pillarbox.message import State
 from pillarbox.operations.health import HealthApp, HealthServer, Probes, parse_address
 from pillarbox.relay.configuration import (
@@ -72,7 +72,9 @@ def relay(config: Config, http: str | None, once: bool) -> None:
 
     async def run() -> int:
         # A relay keeps trying when its store goes away. At the start a wrong URL is likelier: that ends the program.
-        await store.open()
+        # A store that answers and is busy has the right URL: the relay waits for it.
+        with suppress(StoreBusy):
+            await store.open()
         await store.close()
         _log_start(url, served)
         await relay.run(once=once)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -124,7 +125,10 @@ def print_sql(target: Target, start: int, end: int | None, down: bool, output: O
 @click.option("--writer", metavar="ROLE", envvar="PILLARBOX_GRANTS_WRITER", show_envvar=True,
               help="Adds messages; can neither read nor change one.")  # fmt: skip
 @click.option("--consumer", metavar="ROLE", envvar="PILLARBOX_GRANTS_CONSUMER", show_envvar=True,
-              help="A writer that also keeps the inbox.")  # fmt: skip
+              help="A writer that also keeps the inbox of the consumers named by --inbox.")  # fmt: skip
+@click.option("--inbox", "consumers", metavar="CONSUMER", multiple=True, envvar="PILLARBOX_GRANTS_INBOX",
+              show_envvar=True,
+              help="A consumer whose inbox the consumer's role keeps, and no other; '*' is every one.")  # fmt: skip
 @click.option("--relay", metavar="ROLE", envvar="PILLARBOX_GRANTS_RELAY", show_envvar=True,
               help="Delivers; can neither forge nor change a message.")  # fmt: skip
 @click.option("--operator", metavar="ROLE", envvar="PILLARBOX_GRANTS_OPERATOR", show_envvar=True,
@@ -138,6 +142,7 @@ def print_grants(
     *,
     writer: str | None,
     consumer: str | None,
+    consumers: Sequence[str],
     relay: str | None,
     operator: str | None,
     viewer: str | None,
@@ -152,5 +157,11 @@ def print_grants(
     roles: dict[Role, str | None] = {
         "writer": writer, "consumer": consumer, "relay": relay, "operator": operator, "viewer": viewer,
     }  # fmt: skip
-    text = build_grants({role: name for role, name in roles.items() if name is not None}, names=target.names)
+    if consumer is not None and not consumers:
+        raise click.UsageError(
+            "Which consumers is that role for? Without names it could change the inbox of every consumer: add "
+            "--inbox CONSUMER for each one, or --inbox '*' if the role may be all of them."
+        )
+    named = {role: name for role, name in roles.items() if name is not None}
+    text = build_grants(named, names=target.names, consumers=None if "*" in consumers else consumers)
     show({"sql": text}, text=text, output=output)

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pillarbox.cli._options import Target, target_options
-from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, shorten, show
+from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, say, shorten, show, to_line
 from pillarbox.cli._times import parse_wait
 from pillarbox.cli.check import format_alerts, read_thresholds
 from pillarbox.config import Config
@@ -71,7 +71,7 @@ async def _watch(target: Target, *, every: float, count: int | None, output: Out
                 backlogs.add(found)
                 _show(found, target, "jsonl" if output == "json" else output, backlogs=backlogs)
             else:
-                click.echo(str(found), err=True)
+                say(str(found))
             await asyncio.sleep(every)
     finally:
         await store.close()
@@ -140,6 +140,8 @@ def _format_screen(status: Status, backlogs: _Backlogs) -> str:
     parts.append(format_table(headings, rows) if rows else "No message was ever written here.")
     if status.sampled:
         parts.append("Latency and retries are of the latest deliveries alone: there were more in the window.")
+    if status.inboxes:
+        parts.append(_format_inboxes(status))
     parts.append(_format_relays(status))
     return "\n\n".join(parts)
 
@@ -179,8 +181,16 @@ def _format_served(one: DestinationStatus) -> str:
     return str(one.relays) if one.reachable == one.relays else f"{one.relays}, {one.reachable} reach it"
 
 
+def _format_inboxes(status: Status) -> str:
+    rows = [
+        (one.consumer, f"{one.failed:,}{'+' if one.more else ''}", format_age(one.oldest_at, status.at))
+        for one in status.inboxes
+    ]
+    return format_table(("consumer", "failed", "oldest"), rows)
+
+
 def _format_relays(status: Status) -> str:
     if not status.relays:
         return "No relay is alive."
-    alive = [f"{one.service} on {one.host} ({one.pid})" for one in status.relays]
+    alive = [f"{to_line(one.service)} on {to_line(one.host)} ({one.pid})" for one in status.relays]
     return f"{len(alive)} relays alive: " + ", ".join(alive) if len(alive) > 1 else f"1 relay alive: {alive[0]}"

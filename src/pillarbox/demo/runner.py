@@ -54,6 +54,9 @@ class DemoStore(msgspec.Struct, frozen=True, kw_only=True):
     url: StoreUrl
     names: Names
 
+    def __repr__(self) -> str:
+        return f"DemoStore({self.url})"
+
     @property
     def settings(self) -> dict[str, str]:
         """Return the environment variables that name it."""

@@ -230,7 +230,7 @@ class PostgresShop:
     async def open(self) -> None:
         with map_errors(self._driver):
             self._pool = await self._driver.create_pool(
-                self._url.dsn, size=_WRITERS, timeout=_POOL_TIMEOUT, is_direct=False
+                self._url.dsn, size=_WRITERS, timeout=_POOL_TIMEOUT, settings=None
             )
 
     async def close(self) -> None:

@@ -15,11 +15,10 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from pillarbox.brokers.factory import receiver_from_url, transport_from_url
-from pillarbox.brokers.settings import display_url
 from pillarbox.cloudevents import HTTP, CloudEvent, read
 from pillarbox.decoding import to_cloudevent
 from pillarbox.errors import ConfigError, DecodeError, MessageRejected, MissingExtra, TransportUnavailable
-from pillarbox.redaction import expand_variables, redact_line
+from pillarbox.redaction import display_url, expand_variables, redact_line
 
 __all__ = ["Endpoint", "Handler", "Target", "TargetKind", "open_endpoint", "parse_target"]
 

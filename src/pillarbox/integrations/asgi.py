@@ -8,19 +8,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol, Self
 
 from pillarbox.context import correlation, trace
 from pillarbox.message import MAX_TEXT
+from pillarbox.redaction import format_traceback
+from pillarbox.retry import Backoff
 
 __all__ = ["BackgroundRunner", "ContextMiddleware", "Runnable", "lifespan"]
 
 log = logging.getLogger("pillarbox.asgi")
 
 App = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+_FIRST_WAIT: Final = 0.5
+_LONGEST_WAIT: Final = 30.0
+"""Seconds before a restart. What ran for longer than the longest wait starts with the first one again."""
 _CORRELATION_HEADERS: Final = (b"x-correlation-id", b"x-request-id")
 
 
@@ -36,21 +43,26 @@ class BackgroundRunner:
 
     A request that keeps the web service's loop busy does not delay them, and they do not delay it. Each is created in
     that thread, by one of the functions, and stopped gracefully at the end. When one fails, the error is logged at
-    once, the others are stopped, and the error is raised when the block ends.
+    once, the others go on, and it is created again and started, after a wait that doubles up to half a minute. What is
+    down when the block ends raises its error there.
     """
 
     def __init__(self, *factories: Callable[[], Runnable]) -> None:
         self._factories = factories
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._runners: list[Runnable] = []
+        self._stopping: asyncio.Event | None = None
+        self._runners: dict[int, Runnable] = {}
+        """Those that are running or about to, by the place of their factory."""
+        self._down: dict[int, BaseException] = {}
+        """Why those that wait for their restart have failed."""
         self._error: BaseException | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._main, name="pillarbox-beside", daemon=True)
 
     @property
     def is_running(self) -> bool:
-        """True while they run: not before the start, after the end, or after one has failed."""
-        return self._started.is_set() and self._thread.is_alive()
+        """True while all of them run: not before the start, after the end, or while one waits for its restart."""
+        return self._started.is_set() and self._thread.is_alive() and not self._down
 
     async def __aenter__(self) -> Self:
         self._thread.start()
@@ -73,25 +85,60 @@ class BackgroundRunner:
             asyncio.run(self._run())
         except BaseException as error:
             self._error = error
-            log.exception("what runs beside the web service has failed")
+            log.error("what runs beside the web service has failed\n%s", format_traceback(error))
         finally:
             self._started.set()
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._runners = [create() for create in self._factories]
+        self._stopping = asyncio.Event()
+        self._runners = {place: create() for place, create in enumerate(self._factories)}
         self._started.set()
-        tasks = [asyncio.create_task(runner.run()) for runner in self._runners]
-        if tasks:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        self._stop()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+        await asyncio.gather(*(self._supervise(place, self._stopping) for place in self._runners))
+        for error in self._down.values():
+            raise error
+
+    async def _supervise(self, place: int, stopping: asyncio.Event) -> None:
+        """Run one of them until it ends by itself or is stopped; start it again when it fails."""
+        backoff = _build_backoff()
+        while True:
+            began_at = time.monotonic()
+            try:
+                await self._start(place)
+            except (Exception, SystemExit) as error:
+                self._down[place] = error
+            else:
+                return
+            if stopping.is_set():
+                return
+            if time.monotonic() - began_at > _LONGEST_WAIT:
+                backoff = _build_backoff()
+            wait = backoff.next_wait()
+            log.error(
+                "what runs beside the web service has failed, starting it again in %.1f s", wait,
+                exc_info=self._down[place],
+            )  # fmt: skip
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), wait)
+            if stopping.is_set():
+                return
+
+    async def _start(self, place: int) -> None:
+        """Run one of them; after a failure it is created anew."""
+        if self._down.pop(place, None) is not None:
+            self._runners[place] = self._factories[place]()
+        await self._runners[place].run()
 
     def _stop(self) -> None:
-        for runner in self._runners:
-            runner.stop()
+        if self._stopping is not None:
+            self._stopping.set()
+        for place, runner in self._runners.items():
+            if place not in self._down:
+                runner.stop()
+
+
+def _build_backoff() -> Backoff:
+    return Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=random.Random())  # noqa: S311
 
 
 def lifespan(*factories: Callable[[], Runnable]) -> Callable[[Any], AbstractAsyncContextManager[None]]:

@@ -21,6 +21,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
     failed: int = 0
     """More failed messages than this: critical."""
+    inbox_failed: int = 0
+    """More failed messages of one consumer than this: critical."""
     oldest_warning: timedelta = timedelta(seconds=60)
     oldest_critical: timedelta = timedelta(seconds=600)
     """The longest waiting message has been due for longer than this."""
@@ -46,19 +48,25 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One condition that holds."""
 
     name: str
-    """Stable: `failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`."""
+    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`."""
     severity: Severity
     destination: str | None
     what: str
     do: str
+    consumer: str | None = None
+    """Of an alert about an inbox."""
 
 
 def find_alerts(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
     """Find the alerts that hold, the worst first, then by destination."""
     alerts = [alert for one in status.destinations for alert in _check_destination(status, one, thresholds)]
     alerts += _check_claims(status, thresholds)
+    alerts += _check_inboxes(status, thresholds)
     rank = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
-    return sorted(alerts, key=lambda alert: (rank.index(alert.severity), alert.destination or "", alert.name))
+    return sorted(
+        alerts,
+        key=lambda alert: (rank.index(alert.severity), alert.destination or "", alert.name, alert.consumer or ""),
+    )
 
 
 def _check_destination(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
@@ -142,6 +150,23 @@ def _check_claims(status: Status, limits: Thresholds) -> Iterator[Alert]:
             what=f"{count} messages have been sending for over {format_duration(limits.sending)}.",
             do="See which relay has them with `pillarbox messages list --stuck`; restart that relay if it hangs.",
         )
+
+
+def _check_inboxes(status: Status, limits: Thresholds) -> Iterator[Alert]:
+    for one in status.inboxes:
+        if one.failed > limits.inbox_failed:
+            count = f"{one.failed:,}{'+' if one.more else ''} {_choose(one.failed, 'message', 'messages')}"
+            age = format_duration(_round(max(status.at - one.oldest_at, timedelta(0))))
+            yield Alert(
+                name="inbox_failed",
+                severity=Severity.CRITICAL,
+                destination=None,
+                consumer=one.consumer,
+                what=f"{count} that {one.consumer} could not handle {_choose(one.failed, 'waits', 'wait')} for a "
+                f"person, the oldest for {age}.",
+                do=f"See why with `pillarbox inbox list --consumer {one.consumer}`, mend the cause, then "
+                f"`pillarbox inbox redrive --consumer {one.consumer}`.",
+            )
 
 
 def _suggest(one: DestinationStatus) -> str:

@@ -24,7 +24,8 @@ async def change_all(store: OperatorStore, selection: Selection, change: ChangeB
     while True:
         result = await change(store, selection)
         count, without_payload = count + result.count, without_payload + result.without_payload
-        if result.count + result.without_payload < BATCH_SIZE:
+        # A short batch is not the last one: relays may have claimed some of its messages meanwhile.
+        if result.last_id <= selection.after:
             return BulkResult(count, result.last_id, without_payload)
         selection = msgspec.structs.replace(selection, after=result.last_id)
 

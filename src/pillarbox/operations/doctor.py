@@ -20,11 +20,13 @@ from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.message import Names
 from pillarbox.operations.findings import (
     ClockSkew,
+    find_clear_login,
     find_clock_skew,
     find_pauses,
     find_schema_differences,
     find_unserved_destinations,
     find_unshared_store,
+    find_unverified_store,
     report_misconfigured_destination,
     report_silent_destination,
     report_unchecked,
@@ -157,6 +159,12 @@ async def examine_destination(
         transport = build_transport()
     except ConfigError as error:
         return [report_misconfigured_destination(error)]
+    return [*find_clear_login(transport), *await _examine_transport(transport, topics=topics, limit=limit)]
+
+
+async def _examine_transport(
+    transport: Transport, *, topics: Callable[[], Awaitable[Sequence[str]]], limit: TimeLimit
+) -> Sequence[Finding]:
     try:
         await limit.run(_connect(transport))
         return await _inspect(transport, await topics(), limit)
@@ -216,6 +224,10 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     async def run(self, limit: TimeLimit) -> StoreResult:
         """Open the store and run all checks at once. Any error, also of a foreign store, becomes a finding."""
+        result = await self._examine(limit)
+        return msgspec.structs.replace(result, findings=[*find_unverified_store(self.url), *result.findings])
+
+    async def _examine(self, limit: TimeLimit) -> StoreResult:
         try:
             store = open_store(self.url, names=self.names)
             await limit.run(store.open())

@@ -18,6 +18,8 @@ _VARYING: Final = re.compile(
     r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\b[0-9a-fA-F]{16,}\b|\d{4,}|'[^']{1,200}'|\"[^\"]{1,200}\""
 )
 """Parts of an error that differ from message to message: ids, numbers of four digits and more, quoted values."""
+_LONGEST_ERROR: Final = 4_000
+"""Characters that are looked at. Whoever wrote the error may have meant to make this take long."""
 
 
 class FailureGroup(msgspec.Struct, kw_only=True):
@@ -38,7 +40,7 @@ def group_failures(messages: Sequence[Message]) -> list[FailureGroup]:
     """
     by_error: dict[tuple[str, str], list[Message]] = defaultdict(list)
     for message in messages:
-        error = _VARYING.sub("…", message.last_error or "(no error was recorded)")
+        error = _VARYING.sub("…", (message.last_error or "(no error was recorded)")[:_LONGEST_ERROR])
         by_error[message.destination, error].append(message)
     groups = []
     for (destination, error), alike in by_error.items():

@@ -25,14 +25,18 @@ from pillarbox.errors import (
 )
 from pillarbox.message import SKIPPED_DESTINATION, State
 from pillarbox.stores.catalog import Difference
+from pillarbox.stores.tls import describe_unverified
+from pillarbox.stores.urls import StoreUrl
 
 __all__ = [
     "ClockSkew",
+    "find_clear_login",
     "find_clock_skew",
     "find_pauses",
     "find_schema_differences",
     "find_unserved_destinations",
     "find_unshared_store",
+    "find_unverified_store",
     "report_misconfigured_destination",
     "report_silent_destination",
     "report_unchecked",
@@ -89,6 +93,21 @@ def report_uninspected_destination(error: Exception) -> Finding:
         why="A setting that loses messages would not be seen.",
         fix="Mend what the sentence says, or give it more time with --timeout.",
     )
+
+
+def find_clear_login(transport: object) -> Iterator[Finding]:
+    """Find that a login goes to a broker on another machine without encryption."""
+    settings = getattr(transport, "settings", None)
+    describe = getattr(settings, "describe_clear_login", None)
+    encryption = None if describe is None else describe()
+    if encryption is not None:
+        yield Finding(
+            code="destination.login-in-clear",
+            severity=Severity.WARNING,
+            what="The broker is on another machine, and the login goes there unencrypted.",
+            why="Whoever listens, or answers in its place, gets the password and the messages.",
+            fix=f"Use {encryption}, so that the connection is encrypted and the certificate is checked.",
+        )
 
 
 # --- the store ---
@@ -152,6 +171,21 @@ def find_unshared_store(features: StoreFeatures) -> Iterator[Finding]:
             what=f"A {features.name} store lives in one process, and is gone with it.",
             why="A relay that runs on its own sees none of the messages, and all of them are lost at the end.",
             fix="Use an SQLite or PostgreSQL store.",
+        )
+
+
+def find_unverified_store(url: StoreUrl) -> Iterator[Finding]:
+    """Find that a server on another machine need not prove who it is."""
+    choice = describe_unverified(url.dsn)
+    if choice is not None:
+        authority = "ssl_ca=FILE" if url.scheme == "mysql" else "sslrootcert=FILE"
+        yield Finding(
+            code="store.not-verified",
+            severity=Severity.WARNING,
+            what=f"The database is on another machine, and with {choice} it need not prove that it is the one.",
+            why="Whoever answers in its place gets the password and the messages.",
+            fix=f"Leave {choice.partition('=')[0]} out, so that the certificate is checked; name an authority of your "
+            f"own with {authority}.",
         )
 
 

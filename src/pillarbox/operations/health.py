@@ -18,6 +18,7 @@ from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, MissingExtra, PillarboxError
 from pillarbox.message import SKIPPED_DESTINATION
 from pillarbox.operations.monitor import STUCK_AFTER, Monitor, Status
+from pillarbox.redaction import redact_line
 from pillarbox.relay.relay import RelayHealth
 
 __all__ = [
@@ -183,7 +184,7 @@ class Probes:
             registry = await self._store.registry(lease=self._health().lease)
             return _Tables(registry, await self._store.claims(older_than=STUCK_AFTER, limit=_STUCK_LIMIT))
         except PillarboxError as error:
-            return _Tables(error=str(error))
+            return _Tables(error=redact_line(str(error)))
 
     async def _read_status(self) -> Status | None:
         try:
@@ -311,6 +312,11 @@ def check_readiness(state: RelayState) -> ProbeResult:
 
 _STOP_TIMEOUT: Final = 5.0
 _REQUEST_TIMEOUT: Final = 15.0
+_HEAD_TIMEOUT: Final = 5.0
+"""Seconds for a request to come. Probes and scrapers send theirs at once."""
+_MAX_HEAD: Final = 8 * 1024
+"""Bytes of a request: line and headers."""
+_MAX_CONNECTIONS: Final = 64
 _REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -359,8 +365,9 @@ class HealthServer:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = self._build_app()
+        connections = _Connections(app)
         try:
-            server = await asyncio.start_server(lambda *pair: _respond(app, *pair), self._host, self.port)
+            server = await asyncio.start_server(connections.serve, self._host, self.port, limit=_MAX_HEAD)
         except OSError as error:
             self._error = error
             await app.close()
@@ -373,18 +380,56 @@ class HealthServer:
         await app.close()
 
 
-async def _respond(app: HealthApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request and close the connection. A malformed request does not affect the next."""
-    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        async with asyncio.timeout(_REQUEST_TIMEOUT):
-            head = await reader.readuntil(b"\r\n\r\n")
-            method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-            path = rest.partition(" ")[0].partition("?")[0]
-            status, content_type, body = await app.respond(method, path.removeprefix("/"))
-            lines = (
-                f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: {content_type}\r\n"
-                f"content-length: {len(body)}\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
-            )
-            writer.write(lines.encode() + (b"" if method == "HEAD" else body))
-            await writer.drain()
-    writer.close()
+class _Connections:
+    """Answers one request for each connection, and closes it. A malformed request does not affect the next.
+
+    At most so many connections are open. A new one closes the one that has waited longest for its request, so that
+    nobody who only opens connections keeps the platform's probes out.
+    """
+
+    def __init__(self, app: HealthApp) -> None:
+        self._app = app
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        """Those whose request has not come yet, the oldest first."""
+        self._count = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._count += 1
+        try:
+            if self._count > _MAX_CONNECTIONS and not self._close_oldest():
+                return
+            self._waiting[writer] = None
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(_HEAD_TIMEOUT):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                self._waiting.pop(writer, None)
+                async with asyncio.timeout(_REQUEST_TIMEOUT):
+                    await self._respond(head, writer)
+        finally:
+            self._count -= 1
+            self._waiting.pop(writer, None)
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # whoever does not read what he asked for does not keep it here either
+            else:
+                writer.close()
+
+    def _close_oldest(self) -> bool:
+        """Close the connection that has waited longest; return False if all are being answered."""
+        oldest = next(iter(self._waiting), None)
+        if oldest is None:
+            return False
+        del self._waiting[oldest]
+        oldest.transport.abort()
+        return True
+
+    async def _respond(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        status, content_type, body = await self._app.respond(method, path.removeprefix("/"))
+        lines = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: {content_type}\r\n"
+            f"content-length: {len(body)}\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
+        )
+        writer.transport.set_write_buffer_limits(high=0)  # so that all of it is sent when `drain` returns
+        writer.write(lines.encode() + (b"" if method == "HEAD" else body))
+        await writer.drain()

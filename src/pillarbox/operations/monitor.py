@@ -12,6 +12,7 @@ import msgspec
 from pillarbox.contracts.store import (
     Activity,
     Count,
+    InboxCount,
     MonitorStore,
     OpenClaim,
     Pause,
@@ -123,6 +124,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Claims that a relay has held for longer than it should."""
     near_failure: Sequence[Message]
     """Pending messages after several failed attempts, without their payloads."""
+    inboxes: Sequence[InboxCount] = ()
+    """Failed messages of consumers, by consumer."""
     counted_to: int = _COUNT_LIMIT
     window: timedelta = _WINDOW
     sampled: bool = False
@@ -171,6 +174,7 @@ class Monitor:
             relays=registry.relays,
             stuck=await store.claims(older_than=self._stuck_after, limit=_LIST_LIMIT),
             near_failure=await self._find_near_failure(),
+            inboxes=await store.inbox_counts(limit=self._counted_to),
             counted_to=self._counted_to,
             window=self._window,
             sampled=not activity.complete,

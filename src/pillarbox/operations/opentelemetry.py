@@ -17,13 +17,14 @@ from pillarbox.consumer.telemetry import ConsumerTelemetry
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.errors import MissingExtra
 from pillarbox.message import SKIPPED_DESTINATION, Message
+from pillarbox.redaction import format_traceback, redact_line
 from pillarbox.telemetry import Telemetry
 
 __all__ = ["OpenTelemetry", "TracingConsumerTelemetry", "is_recording", "publishing_span"]
 
 try:
     from opentelemetry import trace
-    from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
     raise MissingExtra("opentelemetry", extra="opentelemetry", needed_for="Tracing") from error
@@ -46,8 +47,31 @@ def _get_tracer(provider: TracerProvider | None) -> Tracer:
 def publishing_span(what: str, *, provider: TracerProvider | None = None) -> Iterator[None]:
     """Open a producer span around `outbox.publish`. Messages written inside carry it on."""
     attributes = {names.SYSTEM: _SYSTEM, names.OPERATION: "publish", names.OPERATION_TYPE: "create"}
-    with _get_tracer(provider).start_as_current_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=attributes):
+    with (
+        _get_tracer(provider).start_as_current_span(
+            f"publish {what}", kind=SpanKind.PRODUCER, attributes=attributes, record_exception=False,
+            set_status_on_exception=False,
+        ) as span,
+        _record_errors(span),
+    ):  # fmt: skip
         yield
+
+
+@contextmanager
+def _record_errors(span: Span) -> Iterator[None]:
+    """Note an error on the span, redacted: by itself OpenTelemetry would send its text and stack trace as they are."""
+    try:
+        yield
+    except Exception as error:
+        reason = redact_line(f"{type(error).__name__}: {error}")
+        attributes = {
+            "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
+            "exception.message": redact_line(str(error)),
+            "exception.stacktrace": format_traceback(error),
+        }
+        span.add_event("exception", attributes)
+        span.set_status(Status(StatusCode.ERROR, reason))
+        raise
 
 
 class OpenTelemetry(Telemetry):
@@ -115,9 +139,13 @@ def _handling_span(consumer: str, event: CloudEvent, *, provider: TracerProvider
         names.OPERATION_TYPE: "process",
         names.CONSUMER_GROUP: consumer,
     }
-    with _get_tracer(provider).start_as_current_span(
-        f"process {event.type}", context=parent, kind=SpanKind.CONSUMER, links=_links(parent), attributes=attributes
-    ):
+    with (
+        _get_tracer(provider).start_as_current_span(
+            f"process {event.type}", context=parent, kind=SpanKind.CONSUMER, links=_links(parent),
+            attributes=attributes, record_exception=False, set_status_on_exception=False,
+        ) as span,
+        _record_errors(span),
+    ):  # fmt: skip
         yield
 
 

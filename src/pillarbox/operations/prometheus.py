@@ -166,6 +166,12 @@ class StatusCollector(Collector):
             for destination, value in values.items():
                 gauge.add_metric([destination], float(value))
             yield gauge
+        inboxes = GaugeMetricFamily(
+            names.INBOX_FAILED_NOW, "Messages that a consumer could not handle.", labels=["consumer"]
+        )
+        for inbox in status.inboxes:
+            inboxes.add_metric([inbox.consumer], float(inbox.failed))
+        yield inboxes
         relays = GaugeMetricFamily(names.RELAYS, "Relays that are alive.")
         relays.add_metric([], float(len(status.relays)))
         yield relays

@@ -319,7 +319,7 @@ def make_database_factory(url: str) -> Callable[[Path], AbstractContextManager[M
 # --- in the process that dies ---
 
 
-class _MariadbConnection(pymysql.connections.Connection):  # type: ignore[misc]
+class _MariadbConnection(mariadb_connection._Connection):
     """Reports its statements to the kill switch."""
 
     kill_switch: KillSwitch
@@ -339,6 +339,7 @@ def hook_mariadb(kill_switch: KillSwitch) -> None:
     """Have every connection of this process report to the kill switch."""
     _MariadbConnection.kill_switch = kill_switch
     pymysql.connect = _MariadbConnection
+    mariadb_connection._Connection = _MariadbConnection  # type: ignore[misc]
     mariadb_connection.ThreadPoolExecutor = ContextThreads  # type: ignore[attr-defined]
 
 

@@ -11,9 +11,11 @@ import msgspec
 
 from pillarbox import writers
 from pillarbox.cloudevents import CloudEvent
-from pillarbox.consumer import Consumer
+from pillarbox.consumer import Consumer, transaction_retry
 from pillarbox.consumer.key_scheduler import PendingMessage
+from pillarbox.consumer.transaction_retry import TransactionRetry
 from pillarbox.consumer.unit_of_work import UnitOfWork
+from pillarbox.database_errors import ErrorClass, classify_error
 from pillarbox.handlers import Handler
 from pillarbox.inbox import Inbox
 from pillarbox.outbox import Outbox
@@ -33,10 +35,12 @@ class Mistake(msgspec.Struct, frozen=True):
     point: ConsumerKillPoint
     shows: str
     """The count of the verdict that must not be zero."""
+    seconds: float = 200
+    """How long a run may take that shows it. With some mistakes it would never be over."""
 
 
 def _patch(owner: Any, **methods: Callable[..., Any]) -> None:
-    """Replace methods of a class."""
+    """Replace methods of a class, or functions of a module."""
     for name, method in methods.items():
         setattr(owner, name, method)
 
@@ -97,12 +101,37 @@ def _publish_in_own_transaction() -> None:
     _patch(Outbox, publish=publish_nothing)
 
 
+def _take_outage_for_failure() -> None:
+    """Spend an attempt when the database is away."""
+    _patch(transaction_retry, classify_error=lambda error: ErrorClass.FAILURE)
+
+
+def _keep_slot() -> None:
+    """Neither end nor give up a message whose transaction was lost: its slot is never free again."""
+    run = TransactionRetry.run
+
+    async def broken(retry: TransactionRetry, call: Callable[[], Awaitable[Any]], **options: Any) -> Any:
+        async def call_once() -> Any:
+            try:
+                return await call()
+            except Exception as error:
+                if classify_error(error) is ErrorClass.OUTAGE:
+                    await asyncio.Event().wait()
+                raise
+
+        return await run(retry, call_once, **options)
+
+    _patch(TransactionRetry, run=broken)
+
+
 BROKEN: Final[Mapping[str, Mistake]] = MappingProxyType(
     {
         "acknowledged-first": Mistake(_acknowledge_before_commit, ConsumerKillPoint.HANDLED, "lost"),
         "accepted-apart": Mistake(_accept_in_own_transaction, ConsumerKillPoint.HANDLED, "lost"),
         "no-inbox": Mistake(_disable_inbox, ConsumerKillPoint.COMMITTED, "twice"),
         "published-apart": Mistake(_publish_in_own_transaction, ConsumerKillPoint.HANDLED, "twice"),
+        "outage-is-failure": Mistake(_take_outage_for_failure, ConsumerKillPoint.HANDLED, "lost"),
+        "slot-kept": Mistake(_keep_slot, ConsumerKillPoint.HANDLED, "lost", seconds=45),
     }
 )
 """By the name that `--broken` takes."""

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,7 +107,12 @@ async def _run_relay(spec: RelaySpec) -> None:
     await relay.run()
 
 
-_SETTINGS: Final = ConsumerSettings(concurrency=4, prefetch=40, deaths=_NO_LIMIT)
+# No handler fails here, except by an outage, which must cost no attempt: so one attempt is enough.
+_SETTINGS: Final = ConsumerSettings(
+    concurrency=4, prefetch=40, deaths=_NO_LIMIT, retry=RetryPolicy(attempts=1), stop_timeout=timedelta(seconds=5)
+)
+_OUTAGES: Final = frozenset({6, 11})
+"""Calls of a process's handler that lose the database in the middle of their transaction."""
 
 
 def run_consumer(spec: ConsumerSpec) -> None:
@@ -147,16 +153,26 @@ async def _open_database(spec: ConsumerSpec) -> AsyncIterator[object]:
 
 
 def _make_handler(spec: ConsumerSpec) -> Callable[..., Any]:
-    """Return the handler of a service: it writes one row, and publishes one message about it."""
+    """Return the handler of a service: it writes one row, and publishes one message about it.
+
+    Some of its calls lose the database. On PostgreSQL the server ends the connection.
+    """
     outbox = build_outbox(Names(spec.schema)) if spec.publishes else None
+    calls = count(1)
 
     def handle_in_sqlite(event: NumberedEvent, tx: sqlite3.Connection) -> None:
         tx.execute(format_insert("?"), (event.subject, event.key, event.number))
+        if next(calls) in _OUTAGES:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
         if outbox is not None:
             outbox.publish(tx, event)
 
     async def handle_in_postgres(event: NumberedEvent, tx: asyncpg.Connection[Any]) -> None:
         await tx.execute(format_insert("$"), event.subject, event.key, event.number)
+        if next(calls) in _OUTAGES:
+            await tx.execute("select pg_terminate_backend(pg_backend_pid())")
         if outbox is not None:
             await outbox.publish(tx, event)
 

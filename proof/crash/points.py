@@ -211,7 +211,7 @@ class KillPoint(KillPointBase):
     )
     FORWARD_UNCOMMITTED = (
         "forwarding a failed message to its dead-letter destination, not committed",
-        "it is failed still, and the next relay forwards it",
+        "it is sent again, refused again, and forwarded; its key goes on only then",
     )
     FORWARDED = (
         "right after it forwarded a failed message to its dead-letter destination",

@@ -11,7 +11,7 @@ from pillarbox.contracts.store import Selection
 from pillarbox.contracts.writer import Insert
 from pillarbox.errors import IllegalTransition, NoSuchMessage
 from pillarbox.message import SKIPPED_DESTINATION, Kind, Message, Names, State, Waits, compute_partition
-from proof.simulation.destination import EFFECT_HEADER, MessageEffect
+from proof.simulation.destination import EFFECT_HEADER, REFUSED_BY_STORE, MessageEffect
 from proof.simulation.environment import Environment
 from proof.simulation.scenario import LANES, FaultKind
 from proof.simulation.store import WatchedTransaction
@@ -127,6 +127,21 @@ class Writers:
         """Whether the last transaction has ended."""
         return self._left == 0
 
+    def write_witnesses(self) -> None:
+        """Write to every destination now and then while a message that kills relays is open.
+
+        Nothing else may be left to send, and without a witness that the destination works no death counts.
+        """
+        env = self._env
+        rows = (env.data.open.get(id) for id in list(env.data.open.ids()))
+        if any(row is not None and row.headers.get(EFFECT_HEADER) == MessageEffect.KILLS_RELAY for row in rows):
+            transaction = self._store.transaction()
+            self._written += 1
+            messages = [self._message(name, None, None) for name in env.brokers]
+            transaction.insert(Insert(names=_NAMES, messages=messages))
+            transaction.commit()
+        env.timeline.after(env.scenario.settings.lease.total_seconds() / 2, self.write_witnesses)
+
     def _begin(self) -> None:
         rng = self._env.rng
         free = [key for key in self._keys if key not in self._busy]
@@ -175,6 +190,8 @@ class Writers:
             return self._env.rng.choice(
                 [MessageEffect.KILLS_RELAY, MessageEffect.KILLS_RELAY, MessageEffect.BREAKS_CONNECTION]
             )
+        if self._is(FaultKind.UNRECORDABLE):
+            return self._env.rng.choice(REFUSED_BY_STORE)
         if self._is(FaultKind.REJECTED):
             return MessageEffect.REJECTED
         return MessageEffect.REFUSED if self._is(FaultKind.REFUSED) else None

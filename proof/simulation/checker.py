@@ -147,7 +147,7 @@ class FailureChecker:
         """Relay and message to the worth of its last unrecorded answer: rejected, witnessed, or nothing."""
         self._recorded: set[tuple[str, int, int, State, Waits | None]] = set()
         self._deaths: dict[int, int] = defaultdict(int)
-        """Message to how many times a relay, or a connection of its own, died with it alone in flight."""
+        """Message to how many times a relay, or a connection of its own, died with it alone in flight, witnessed."""
 
     # --- on the network ---
 
@@ -170,9 +170,13 @@ class FailureChecker:
         since = self._began[relay_id, destination, id][-2:][0]
         return any(at >= since and other != id for at, other in self._acks[relay_id, destination])
 
-    def record_lone_death(self, id: int) -> None:
-        """Record that a relay or a connection died with this message, and no other, in flight."""
-        self._deaths[id] += 1
+    def record_lone_death(self, relay_id: str, destination: str, id: int) -> None:
+        """Record that a relay, or its connection, died with this message and no other in flight.
+
+        It counts only if that relay had heard another message acknowledged: else the destination may have hung.
+        """
+        if any(other != id for _, other in self._acks[relay_id, destination]):
+            self._deaths[id] += 1
 
     # --- in the store ---
 

@@ -18,7 +18,7 @@ from proof.simulation.scenario import FaultKind
 from proof.simulation.trace import Trace
 from proof.simulation.virtual_time import Timeline
 
-__all__ = ["EFFECT_HEADER", "Broker", "BrokerMode", "MessageEffect", "Send"]
+__all__ = ["EFFECT_HEADER", "REFUSED_BY_STORE", "Broker", "BrokerMode", "MessageEffect", "Send"]
 
 _SLOW_FOR: Final = 1.0
 _FAST: Final = 0.03
@@ -38,6 +38,17 @@ class MessageEffect(StrEnum):
     """It kills the relay that sends it."""
     BREAKS_CONNECTION = "breaks connection"
     """It breaks every connection it is sent on, until faults end. Alone it would look like an outage."""
+    DELIVERY_UNRECORDABLE = "delivery unrecordable"
+    """The store refuses to record its delivery. It can be closed as failed."""
+    UNPARKABLE = "unparkable"
+    """The store refuses to let it wait. It can be closed."""
+    UNRECORDABLE = "unrecordable"
+    """The store refuses to record anything about it, until faults end."""
+
+
+REFUSED_BY_STORE: Final = (
+    MessageEffect.DELIVERY_UNRECORDABLE, MessageEffect.UNPARKABLE, MessageEffect.UNRECORDABLE,
+)  # fmt: skip
 
 
 class BrokerMode(StrEnum):

@@ -10,7 +10,7 @@ from proof.simulation.checker import DeliveryChecker, FailureChecker
 from proof.simulation.destination import Broker
 from proof.simulation.network import Network
 from proof.simulation.scenario import Scenario
-from proof.simulation.store import WatchedStore
+from proof.simulation.store import Refusals, WatchedStore
 from proof.simulation.trace import PrintLine, Trace
 from proof.simulation.virtual_time import StoreClock, Timeline
 
@@ -30,6 +30,7 @@ class Environment:
         self.deliveries = DeliveryChecker()
         attempts = {settings.name: settings.retry.attempts for settings in scenario.destinations}
         self.failures = FailureChecker(self.deliveries, attempts=attempts, lone_cap=scenario.settings.lone_cap)
+        self.refusals = Refusals(self.deliveries)
         self.network = Network(
             self.timeline, self.rng, latency=scenario.store_latency, fault_rates=scenario.fault_rates, trace=self.trace
         )
@@ -46,12 +47,15 @@ class Environment:
 
     def connect(self) -> WatchedStore:
         """Open a connection to the store with no network in between."""
-        return WatchedStore(self.data, clock=self.clock, deliveries=self.deliveries, failures=self.failures)
+        return WatchedStore(
+            self.data, clock=self.clock, deliveries=self.deliveries, failures=self.failures, refusals=self.refusals
+        )
 
     def end_faults(self) -> None:
         """End all faults. From now on every message must come to its end."""
         self.faults_ended_at = self.timeline.now
         self.trace("world", "faults end")
         self.network.end_faults()
+        self.refusals.end_faults()
         for broker in self.brokers.values():
             broker.end_faults()

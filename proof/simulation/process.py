@@ -55,6 +55,7 @@ def patch_relay(scenario: Scenario) -> Iterator[None]:
         "pillarbox.relay.reader._REREAD_INTERVAL": _NEVER,
         "pillarbox.relay.reader._BLOCKED_INTERVAL": _SWEEP,
         "pillarbox.relay.polling._SHORTEST": _SHORTEST_NAP,
+        "pillarbox.relay.destination.ASIDE_INTERVAL": _SWEEP,
         "pillarbox.relay.destination.Breaker": partial(Breaker, first=_FIRST, longest=_LONGEST),
         "pillarbox.relay.relay.version": lambda _: "simulated",
     }
@@ -154,7 +155,7 @@ class SimulatedTransport:
         for message in messages:
             self._failures.record_refusal(self._relay_id, self._broker.name, message.id)
             if self._is_lone and isinstance(error, TransportUnavailable) and error.mid_send:
-                self._failures.record_lone_death(message.id)
+                self._failures.record_lone_death(self._relay_id, self._broker.name, message.id)
 
     def _record_answers(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
         name, now = self._broker.name, self._timeline.now
@@ -372,6 +373,10 @@ class RelayTelemetry(Telemetry):
         self._env.deliveries.seen["lease lost"] += 1
         self._trace(f"starts again: {reason}")
         self._report_unexpected(reason)
+
+    def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
+        self._env.deliveries.seen["set aside"] += 1
+        self._trace(f"sets {message.id} to {destination} aside: {reason}")
 
     def on_store_failed(self, what: str, error: Exception) -> None:
         self._env.deliveries.seen["store failed"] += 1

@@ -44,6 +44,7 @@ class FaultKind(StrEnum):
     POISON = "poison message"
     DEFERRED = "message deferred"
     ROLLBACK = "transaction rolled back"
+    UNRECORDABLE = "message refused by store"
 
     @classmethod
     def draw(cls, rng: Random) -> dict[FaultKind, float]:
@@ -83,6 +84,7 @@ _RATES: Final[dict[FaultKind, tuple[float, ...]]] = {
     FaultKind.DEFERRED: (0.05, 0.2),
     FaultKind.ROLLBACK: (0.1, 0.3),
 }
+_UNRECORDABLE_SHARES: Final = (0.03, 0.1)
 
 
 CLOCK_MARGIN: Final = 0.1
@@ -155,7 +157,7 @@ class Scenario:
             lanes=rng.choice([1, 2, LANES]),
             transactions=rng.randint(6, 24),
             fault_seconds=rng.uniform(1.5, 4.5),
-            fault_rates=FaultKind.draw(rng),
+            fault_rates=FaultKind.draw(rng) | _draw_unrecordable(seed),
             store_latency=rng.choice([0.001, 0.005, 0.02]),
             broker_latency=rng.choice([0.005, 0.03, 0.1, 0.5 * lease]),
             rate_spread=rng.choice([0.0, 0.001, 0.05, 0.05, 0.3]),
@@ -164,6 +166,12 @@ class Scenario:
             partial_relays=rng.random() < 0.3,
             once=rng.random() < 0.1,
         )
+
+
+def _draw_unrecordable(seed: int) -> dict[FaultKind, float]:
+    """Draw the share of messages that the store refuses, from dice of its own: all else in a seed stays as it was."""
+    rng = Random(f"unrecordable {seed}")
+    return {FaultKind.UNRECORDABLE: rng.choice(_UNRECORDABLE_SHARES)} if rng.random() < 0.25 else {}
 
 
 def _settings(rng: Random, lease: float, relays: int) -> RelaySettings:

@@ -97,6 +97,7 @@ class World:
 
     def _end_faults(self) -> None:
         self._env.end_faults()
+        self._writers.write_witnesses()
         for process in self._processes:
             if process.is_running:
                 process.connection.restore()

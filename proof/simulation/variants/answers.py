@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import StoreError
+from pillarbox.errors import StoreError, StoreRefused
 from pillarbox.message import Message
 from pillarbox.relay import ordering as ordering_module
 from pillarbox.relay import reader as reader_module
@@ -78,6 +78,22 @@ def settle_not_repeated(replace: Replace) -> None:
     replace(DestinationState, "retry_write", retry_write)
 
 
+def refused_settlement_repeated_for_ever(replace: Replace) -> None:
+    """A write that the store refuses for good is repeated, with everything else that is in it."""
+    original_retry = DestinationState.retry_write
+
+    async def retry_write(state: DestinationState, what: str, write: Callable[[], Awaitable[None]]) -> bool:
+        async def repeat() -> None:
+            try:
+                await write()
+            except StoreRefused as error:
+                raise StoreError(str(error)) from error
+
+        return await original_retry(state, what, repeat)
+
+    replace(DestinationState, "retry_write", retry_write)
+
+
 def sent_before_it_is_claimed(replace: Replace) -> None:
     """A message goes out while its claim is still being recorded."""
     original_record = Reader._record_claim
@@ -107,6 +123,12 @@ def neighbours_struck(replace: Replace) -> None:
     replace(ordering_module, "_cap_strikes", lambda strikes, messages: strikes if messages == 1 else max(strikes, 2))
 
 
+def deaths_without_a_witness(replace: Replace) -> None:
+    """A relay that dies with a message in hand is held against it, although the destination answers nobody."""
+    replace(OutcomePolicy, "has_lone_witness", lambda policy, message: True)
+    replace(Sender, "_may_send_lone", lambda sender: True)
+
+
 def never_given_up(replace: Replace) -> None:
     """A deadly message is tried for ever."""
     replace(sender_module, "LONE_STRIKES", 10_000)
@@ -123,9 +145,11 @@ ANSWERS = (
     unknown_is_delivered,
     silence_is_delivered,
     settle_not_repeated,
+    refused_settlement_repeated_for_ever,
     sent_before_it_is_claimed,
     strikes_forgotten,
     neighbours_struck,
+    deaths_without_a_witness,
     never_given_up,
     never_alone,
 )

@@ -21,7 +21,7 @@ def parking_forgotten(replace: Replace) -> None:
     def enqueue(ordering: LaneOrdering, message: Message, key: str, park: list[Message]) -> bool:
         if message.waits is Waits.RETRY:
             return original_enqueue(ordering, message, key, park)
-        ordering._keys.setdefault(key, KeyQueue(message.partition)).add(message.id)
+        ordering._keys.setdefault(key, KeyQueue(message.partition)).add(message)
         return True
 
     replace(LaneOrdering, "_enqueue", enqueue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -113,8 +113,8 @@ def parking_not_written(replace: Replace) -> None:
     """What waits behind an earlier message is put aside and never written down as parked."""
     original_claim = MemoryStore.claim
 
-    async def claim(store: MemoryStore, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> None:
-        await original_claim(store, fence, claim)
+    async def claim(store: MemoryStore, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        return await original_claim(store, fence, claim)
 
     replace(MemoryStore, "claim", claim)
 

@@ -27,7 +27,7 @@ def test_a_mistake_is_noticed(name: str, tmp_path: Path, fork_server: ForkServer
     folder.mkdir()
     scenario = Scenario(
         only={"consumer B": [PlannedKill(mistake.point.title, nth) for nth in range(1, _DEATHS + 1)]},
-        broken=name, seconds=200,
+        broken=name, seconds=mistake.seconds,
     )  # fmt: skip
     with LINES["http"](folder) as line:
         verdict = run("http", line, scenario, fork_server=fork_server, folder=folder).verdict

@@ -155,12 +155,21 @@ def test_failing_is_fair_when_rejected_or_out_of_attempts_or_deadly() -> None:
     rejected, spent, deadly = Case(), Case(attempts=1), Case(lone_cap=2)
     rejected.tries(1, rejected=True)
     spent.tries(1, acks=[2])
-    deadly.failures.record_lone_death(1)
-    deadly.failures.record_lone_death(1)
+    deadly.failures.record_ack("relay_run", "a", 2, 0.0)
+    deadly.failures.record_lone_death("relay_run", "a", 1)
+    deadly.failures.record_lone_death("relay_run", "a", 1)
     assert [case.records(State.FAILED) for case in (rejected, spent, deadly)] == [[], [], []]
 
 
 def test_dying_less_often_than_the_cap_is_no_reason() -> None:
     case = Case(lone_cap=2)
-    case.failures.record_lone_death(1)
+    case.failures.record_ack("relay_run", "a", 2, 0.0)
+    case.failures.record_lone_death("relay_run", "a", 1)
     assert case.records(State.PENDING, Waits.HELD) == [Promise.INNOCENT]
+
+
+def test_dying_while_the_destination_answers_nobody_is_no_reason() -> None:
+    case = Case(lone_cap=2)
+    for relay in ("relay_run", "another"):
+        case.failures.record_lone_death(relay, "a", 1)
+    assert case.records(State.FAILED) == [Promise.INNOCENT]

@@ -36,6 +36,7 @@ RARE: Final = (
     *(kind.value for kind in (FaultKind.OUTAGE, FaultKind.CLOCK_JUMP, FaultKind.RESTART)),
     *(action.value for action in (Action.REDRIVEN, Action.REPLAYED, Action.DISCARDED, Action.DEFERRED)),
     *("retry", "failed", "held", "skipped", "returned", "breaker", "paused", "inherited", "handed over"),
+    *("refused by store", "set aside"),
     *("fenced", "lease lost", "store failed", "rolled back", "relay killed by message", "connection broken by message"),
 )
 LIKELY: Final = {
@@ -57,6 +58,7 @@ LIKELY: Final = {
     "stale claim sent": 15,
     "fence without epoch": 13,
     "no fence": 10,
+    "deaths without a witness": 85,
     "neighbours struck": 8,
     "unknown is delivered": 6,
 }

@@ -14,7 +14,7 @@ TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test
 EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo example test check format bench simulate crash chain fault-table deploy test-oldest test-newest constraints clean
+.PHONY: help venv demo example test check format bench simulate crash chain fuzz fault-table deploy test-servers test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,8 +62,14 @@ crash: $(READY) ## Kill processes at named points and count what is lost (ARGS="
 chain: $(READY) ## Kill relays and consumers between three services, and compare what they did (ARGS="--lines http" passes options)
 	$(BIN)/python -m proof.chain $(ARGS)
 
+fuzz: $(READY) ## Receive random malformed messages and read random rows, 10,000 of each (COUNT=500 draws fewer, ARGS passes options)
+	PILLARBOX_FUZZ_COUNT=$(or $(COUNT),10000) $(BIN)/python -m pytest -m fuzz -n $(JOBS) $(ARGS)
+
 fault-table: $(READY) ## Try every fault on every broker, and write docs/transports/faults.md
 	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/faults/test_faults.py $(ARGS)
+
+test-servers: $(READY) ## Run what meets a server on other versions of it, and write docs/support.md (ROWS="mysql redis" runs these)
+	JOBS=$(JOBS) $(BIN)/python -m tests.support.server_matrix $(ROWS)
 
 test-oldest: $(OLDEST_READY) ## Run what meets drivers, SQLAlchemy, Alembic and Django with the oldest supported ones (TESTS=tests runs all)
 	$(OLDEST)/bin/python -m pytest $(TESTS) $(ARGS)
@@ -92,5 +98,5 @@ constraints: $(READY) ## Resolve constraints.txt anew
 		--output-file constraints.txt pyproject.toml
 
 clean: ## Remove the virtualenvs, caches and build results
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) .servers dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples proof -name __pycache__ -prune -exec rm -rf {} +

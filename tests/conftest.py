@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.granted import Logins
+from tests.support.granted import mariadb_logins as open_mariadb_logins
+from tests.support.granted import postgres_logins as open_postgres_logins
 from tests.support.mariadb_server import MariadbServer, scratch_mariadb
 from tests.support.postgres_server import PostgresServer, scratch_database, scratch_schema
 from tests.support.private_postgres import PrivatePostgres
@@ -42,6 +45,13 @@ def postgres_schema(postgres_url: str) -> Iterator[str]:
         yield name
 
 
+@pytest.fixture(scope="session")
+def postgres_logins(postgres_url: str) -> Iterator[Logins]:
+    """A login of each role that `pillarbox schema grants` knows, on the server of `postgres_url`."""
+    with open_postgres_logins(postgres_url) as logins:
+        yield logins
+
+
 @pytest.fixture
 def private_postgres() -> Iterator[Callable[[], PrivatePostgres]]:
     """Starts PostgreSQL servers that the test may stop, kill and start again."""
@@ -61,6 +71,13 @@ def mariadb_server() -> Iterator[str]:
     """A MariaDB or MySQL server that others may use too."""
     with found(MariadbServer(), environ=os.environ) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_logins(mariadb_server: str) -> Iterator[Logins]:
+    """A login of each role that `pillarbox schema grants` knows, on `mariadb_server`."""
+    with open_mariadb_logins(mariadb_server) as logins:
+        yield logins
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit, urlunsplit
 __all__ = ["SwitchingPooler", "forgetful_pooler"]
 
 _DISCARD = b"Q" + struct.pack("!i", 4 + len(b"discard all\0")) + b"discard all\0"
+_CANCEL = struct.pack("!i", 80877102)
+"""The code of a request to cancel a statement, which comes in the place of a login."""
 _READY = b"Z"
 _IDLE = b"I"
 _KNOWN_SETTINGS = {"user", "database", "application_name", "client_encoding", "DateStyle", "TimeZone", "search_path"}
@@ -38,8 +40,8 @@ async def forgetful_pooler(url: str) -> AsyncIterator[str]:
         forward = asyncio.create_task(_pass_on(reader, server_writer))
         try:
             await _forget_between_transactions(server_reader, server_writer, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # cancelled only at the end, and asyncio would log a handler that was
         finally:
             forward.cancel()
             for end in (writer, server_writer):
@@ -162,6 +164,9 @@ class SwitchingPooler:
         try:
             length = await reader.readexactly(4)
             login = length + await reader.readexactly(struct.unpack("!i", length)[0] - 4)
+            if login[4:8] == _CANCEL:
+                (await self._open(login))[1].close()
+                return
             if refused := _find_unknown_setting(login):
                 text = f"SFATAL\0C08P01\0Munsupported startup parameter: {refused}\0\0".encode()
                 writer.write(b"E" + struct.pack("!i", 4 + len(text)) + text)
@@ -176,8 +181,8 @@ class SwitchingPooler:
                     await self._running.wait()
                     session.idle.clear()
                 session.writer.write(kind + body)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # cancelled only at the end, and asyncio would log a handler that was
         finally:
             writer.close()
             if session is not None:

@@ -76,7 +76,7 @@ async def test_after_lost_commits_new_messages_are_delivered_at_once_and_in_orde
             relay = scene.relay(sink, settings=scene.quick(lease=timedelta(minutes=5)))
             async with relay:
                 await scene.put(*numbered(1, 5))
-                await until(lambda: len(sink.taken) == 5)
+                await until(scene.is_drained)  # in the copy they are delivered, and nothing must wait behind them
                 relay_id = relay.relay_id
                 await pooler.pause()
                 copy = servers.enter_context(backup(server))

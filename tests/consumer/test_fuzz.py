@@ -86,8 +86,9 @@ def _to_wire(raw: Raw, prefix: str) -> dict[str, bytes]:
 
 async def _send_rabbitmq(way: Way, messages: Sequence[Raw]) -> int:
     connection = await aiormq.connect(way.url)
-    channel = await connection.channel(publisher_confirms=False)
-    sent = 0
+    # Confirmed, because a close of the connection drops what its writer has not written yet.
+    channel = await connection.channel(publisher_confirms=True)
+    confirmed: list[Any] = []
     for number, raw in enumerate(messages):
         headers: dict[str, Any] = {
             name: value.decode() if _is_utf8(value) else bytearray(value)
@@ -110,11 +111,15 @@ async def _send_rabbitmq(way: Way, messages: Sequence[Raw]) -> int:
             headers[f"{AMQP.prefix}{('time', 'id', 'extension')[number % 3]}"] = odd[number // 4 % len(odd)]
         content_type = _to_text(raw.headers.get("content-type", b""))[:80]
         properties = aiormq.spec.Basic.Properties(headers=headers, content_type=content_type, message_type="tick")
-        await channel.basic_publish(raw.body, exchange="", routing_key=way.address, properties=properties)
-        sent += 1
+        publish = channel.basic_publish(raw.body, exchange="", routing_key=way.address, properties=properties)
+        confirmed.append(asyncio.ensure_future(publish))
+        if len(confirmed) >= _PORTION:
+            await asyncio.gather(*confirmed)
+            confirmed.clear()
+    await asyncio.gather(*confirmed)
     await channel.close()
     await connection.close()
-    return sent
+    return len(messages)
 
 
 def _is_utf8(value: bytes) -> bool:

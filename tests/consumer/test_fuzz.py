@@ -303,9 +303,8 @@ async def test_malformed_messages_stop_no_subscriber_of_faststream(
         await _send_rabbitmq(way, messages)
         await broker.start()
         try:
-            async with asyncio.timeout(PATIENCE):
-                await until(lambda: good <= set(handled))
-                await until(lambda: _is_empty(rabbitmq_url, topology.queue))
+            await until(lambda: good <= set(handled), within=PATIENCE)
+            await until(lambda: _is_empty(rabbitmq_url, topology.queue))
         finally:
             await broker.stop()
         assert await _is_empty(rabbitmq_url, topology.queue), "something was given back"

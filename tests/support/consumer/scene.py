@@ -46,9 +46,9 @@ def tick(number: int, key: str | None = None, *, type: str = "tick", payload: by
     )
 
 
-async def until(true: Callable[[], Any]) -> None:
+async def until(true: Callable[[], Any], *, within: float = PATIENCE) -> None:
     """Wait for a condition, sync or async, and fail when it never holds."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(within):
         while True:
             answer = true()
             if await answer if asyncio.iscoroutine(answer) else answer:

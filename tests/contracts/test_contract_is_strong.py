@@ -68,6 +68,7 @@ CAUGHT_BY: dict[type[MemoryStore] | type[MemoryData], str] = {
     broken.JudgesByTheObserversLease: "test_a_relay_counts_by_its_own_lease",
     broken.ReleaseDropsEveryClaim: "test_releasing_drops_the_claims_in_the_lane_alone",
     broken.ReleasesForOthers: "test_releasing_what_is_not_owned_is_fine",
+    broken.TakesForRelaysThatLeft: "test_a_relay_that_left_takes_nothing",
     broken.LeaveKeepsClaims: "test_leaving_gives_everything_up",
     broken.ForgetDropsEveryClaim: "test_forgetting_drops_no_claim_that_a_takeover_needs",
     broken.WakesNobody: "test_a_commit_wakes_who_listens",

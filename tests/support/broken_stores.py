@@ -29,6 +29,7 @@ from pillarbox.contracts.store import (
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.memory import InboxRow, LaneRow, MemoryData, MemoryStore, Snapshot, Transactions
+from pillarbox.testing.samples import sample_relay
 
 Taken = tuple[Sequence[Lane], Sequence[RecoveredClaim]]
 
@@ -502,6 +503,19 @@ class ReleasesForOthers(MemoryStore):
     async def release(self, fence: Fence) -> None:
         for partition in fence.epochs:
             self._release_lane(fence.relay_id, fence.destination, partition)
+
+
+class TakesForRelaysThatLeft(MemoryStore):
+    async def take(
+        self, relay_id: UUID, destination: str, *, partitions: Sequence[int], lease: timedelta, claim_number: int
+    ) -> Taken:
+        is_gone = relay_id not in self._data.relays
+        if is_gone:
+            await self.register(sample_relay(relay_id=relay_id), lease=lease)
+        taken = await super().take(relay_id, destination, partitions=partitions, lease=lease, claim_number=claim_number)
+        if is_gone:
+            del self._data.relays[relay_id]
+        return taken
 
 
 class LeaveKeepsClaims(MemoryStore):

@@ -206,13 +206,16 @@ class RelayStore(AnyStore, Protocol):
         nothing. A lane this relay owns already is returned under a new epoch too. The recovered messages come without
         payload and headers, however much was in the dead owners' hands: they are read again before they are sent.
         `lease` as in `registry`.
+
+        A relay that is not in the registry takes nothing. `leave` and `take` of one relay wait for each other, so a
+        take that was still under way when its relay left, because nobody waited for its answer, leaves no lane behind.
         """
 
     async def release(self, fence: Fence) -> None:
         """Give lanes up at once, and drop this relay's claims on messages in them. Not owning one is fine."""
 
     async def leave(self, relay_id: UUID) -> None:
-        """Release every lane, drop every claim, and leave the registry."""
+        """Release every lane, drop every claim, and leave the registry. The relay takes no lane after it."""
 
     async def forget(self, *, stale_after: timedelta) -> int:
         """Remove relays that expired this long ago, and claims whose relay is gone and whose lanes are free."""

@@ -306,6 +306,8 @@ class MemoryStore:
         lease: timedelta,
         claim_number: int,
     ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        if relay_id not in self._data.relays:
+            return (), ()
         live = self._live_relays(lease).keys() - {relay_id}
         lanes = [
             self._take_lane(relay_id, destination, partition)

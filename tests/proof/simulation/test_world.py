@@ -16,6 +16,7 @@ from pillarbox.contracts.store import Claim, Fence, Settlement
 from pillarbox.message import State
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.stores.memory import MemoryStore
+from pillarbox.testing.samples import sample_relay
 from proof.simulation.checker import Promise
 from proof.simulation.environment import Environment
 from proof.simulation.process import RelayTelemetry, patch_relay
@@ -65,6 +66,8 @@ def test_a_message_that_is_still_open_is_stuck() -> None:
 async def _take_over(env: Environment) -> tuple[Fence, int]:
     """Let a relay claim something, and another one take its lane."""
     store, old, new = env.connect(), UUID(int=1), UUID(int=2)
+    for relay_id in (old, new):
+        await store.register(sample_relay(relay_id=relay_id, destination="a"), lease=timedelta(0))
     lanes, _ = await store.take(old, "a", partitions=[0], lease=LEASE, claim_number=1)
     fence = Fence(old, "a", {lane.partition: lane.epoch for lane in lanes})
     await store.claim(fence, Claim(5, [1]))

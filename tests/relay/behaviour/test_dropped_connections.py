@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -226,7 +225,9 @@ async def test_the_server_ends_what_a_frozen_relay_has_begun(
         frozen.append(asyncio.create_task(freeze_mariadb(other.store)))
         for number, ended in enumerate(await asyncio.gather(*frozen)):
             assert isinstance(ended, StoreUnavailable), (number, ended)
-        lanes, _ = await scene.store.take(uuid4(), "sink", partitions=range(64), lease=SHORT, claim_number=1)
+        heir = sample_relay(destination="sink")
+        await scene.store.register(heir, lease=SHORT)
+        lanes, _ = await scene.store.take(heir.relay_id, "sink", partitions=range(64), lease=SHORT, claim_number=1)
         assert len(lanes) == 64
 
 
@@ -234,7 +235,9 @@ async def freeze_postgres(store: PostgresStore, lane: int) -> Exception:
     """Hold a lane until the server has had enough, and return how that is told."""
     await store.open()
     try:
-        await store.take(uuid4(), "sink", partitions=[lane], lease=SHORT, claim_number=1)
+        relay = sample_relay(destination="sink")
+        await store.register(relay, lease=timedelta(milliseconds=1))
+        await store.take(relay.relay_id, "sink", partitions=[lane], lease=SHORT, claim_number=1)
         async with store._database.durable() as connection:
             pid = await connection.fetchval("select pg_backend_pid()")
             assert await connection.fetch(store._sql["lanes_lock"], "sink", [lane])
@@ -298,7 +301,7 @@ async def test_no_message_is_received_while_a_takeover_holds_its_locks(
     ):
         await scene.put(*((number, f"key {number}") for number in range(many)))
         ids = [message.id for message in await scene.find()]
-        dead, heir = sample_relay(destination="sink"), uuid4()
+        dead, heir = sample_relay(destination="sink"), sample_relay(destination="sink")
         await scene.store.register(dead, lease=timedelta(milliseconds=1))
         lanes, _ = await scene.store.take(dead.relay_id, "sink", partitions=range(64), lease=SHORT, claim_number=1)
         fence = Fence(dead.relay_id, "sink", {lane.partition: lane.epoch for lane in lanes})
@@ -308,8 +311,9 @@ async def test_no_message_is_received_while_a_takeover_holds_its_locks(
         store = PostgresStore(url, schema=postgres_schema, driver=driver, connections=1)
         await store.open()
         try:
-            proxy.count = 0
-            _, recovered = await store.take(heir, "sink", partitions=range(64), lease=SHORT, claim_number=1)
+            await store.register(heir, lease=SHORT)
+            proxy.count, proxy.commits = 0, []
+            _, recovered = await store.take(heir.relay_id, "sink", partitions=range(64), lease=SHORT, claim_number=1)
         finally:
             await store.close()
         assert [message.id for one in recovered for message in one.messages] == ids

@@ -18,6 +18,7 @@ from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import DEFAULT_RETRY
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.telemetry import Telemetry
+from pillarbox.testing.samples import sample_relay
 
 __all__ = ["LEASE", "SINK", "build_state", "claim_next", "grant", "owned", "put"]
 
@@ -37,7 +38,11 @@ def build_state(store: MemoryStore, clock: FrozenClock, **options: object) -> De
 
 
 async def owned(state: DestinationState, *partitions: int) -> Sequence[Lane]:
-    """Take lanes in the store; what to do with them is the test's business."""
+    """Take lanes in the store; what to do with them is the test's business.
+
+    The relay counts as expired there, so another one may take them.
+    """
+    await state.store.register(sample_relay(relay_id=state.lease.relay_id, destination=SINK), lease=timedelta(0))
     lanes, _ = await state.store.take(
         state.lease.relay_id,
         SINK,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from uuid import UUID
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
@@ -115,7 +114,7 @@ async def test_what_is_in_lanes_of_its_own_is_recorded_though_another_lane_was_l
     await store.claim(state.fence(partitions), Claim(number, [message.id for message in offer.take]))
     state.ordering.confirm_claim(number, offer.take)
     state.ordering.mark_delivered(state.ordering.next_batch(10))
-    await store.take(UUID(int=1), SINK, partitions=[0], lease=timedelta(seconds=10), claim_number=1)
+    await owned(build_state(store, clock), 0)
     settler = Settler(state)
     assert [await settler.run_once() for _ in range(3)] == [True, True, False]
     (delivered,) = await store.find(Selection(states=[State.DELIVERED]), limit=10)

@@ -25,6 +25,7 @@ from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import DEFAULT_RETRY
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.telemetry import Telemetry
+from pillarbox.testing.samples import sample_relay
 from tests.support.lanes.destination_bench import SINK, build_state, grant, put
 
 # --- failed and empty rounds ---
@@ -95,6 +96,7 @@ async def _inherited(state: DestinationState) -> RecoveredClaim:
     retry = FailedOutcome(message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=1, error="refused", delay=now)
     await dead.store.settle(fence, Settlement(failures=[retry]))
     await dead.store.claim(fence, Claim(1, [1]))
+    await state.store.register(sample_relay(relay_id=state.lease.relay_id, destination=SINK), lease=timedelta(0))
     lanes, (inherited,) = await state.store.take(
         state.lease.relay_id, SINK, partitions=[0], lease=timedelta(seconds=10), claim_number=1
     )

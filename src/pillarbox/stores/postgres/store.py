@@ -285,6 +285,8 @@ class PostgresStore:
         async with self._database.quick() as connection:
             await connection.execute(self._sql["lanes_create"], destination, list(partitions))
         async with self._database.durable() as connection:
+            if await connection.fetchval(self._sql["relay_pin"], relay_id) is None:
+                return (), ()
             owners = dict(await connection.fetch(self._sql["lanes_lock"], destination, list(partitions)))
             dead = await self._find_dead(connection, owners.values(), relay_id, lease=lease)
             free = [p for p, owner in owners.items() if owner is None or owner in dead or owner == relay_id]
@@ -336,7 +338,8 @@ class PostgresStore:
 
     async def leave(self, relay_id: UUID) -> None:
         async with self._database.durable() as connection:
-            await connection.execute(self._sql["leave"], relay_id)
+            await connection.execute(self._sql["relay_leave"], relay_id)
+            await connection.execute(self._sql["lanes_leave"], relay_id)
 
     async def forget(self, *, stale_after: timedelta) -> int:
         async with self._database.durable() as connection:

@@ -27,7 +27,11 @@ from pillarbox.stores.sync_sql.rows import (
     to_duration,
 )
 
-__all__ = ["free_messages", "read_recovered", "record_claim", "release_lanes", "settle", "take_lanes"]
+__all__ = ["RelayGone", "free_messages", "read_recovered", "record_claim", "release_lanes", "settle", "take_lanes"]
+
+
+class RelayGone(Exception):
+    """The relay that takes lanes is not in the registry: the transaction must be undone."""
 
 
 def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Sequence[int]) -> Mapping[int, int]:
@@ -190,6 +194,8 @@ def take_lanes(
 
     The lanes stay locked to the end: no other relay takes them, or claims or settles in them, meanwhile. No message is
     read here: a relay that freezes while it receives them would keep the locks. `read_recovered` reads them.
+
+    Raises `RelayGone` if the relay has left, or was removed.
     """
     lanes = {"relay_id": relay_id, "destination": destination, "partitions": list(partitions)}
     owners: dict[int, str | None] = dict(tx.query("lanes_free", lanes | {"lease": to_duration(lease)}))
@@ -206,6 +212,9 @@ def take_lanes(
     recovered = _recover_claims(tx, relay_id, claims, free, claim_number=claim_number)
     gone = [row[0] for row in tx.query("relays_lock", {"relay_ids": sorted(dead)})]
     tx.execute("relays_remove", {"relay_ids": gone})
+    # The last statement, because it locks the row that the heartbeat writes. To the commit the relay cannot leave.
+    if not tx.query("relay_pin", {"relay_id": relay_id}):
+        raise RelayGone
     return taken, recovered
 
 

@@ -46,6 +46,7 @@ from pillarbox.stores.rules import (
 )
 from pillarbox.stores.statistics import ROWS_LOOKED_UP, build_sample, mark_truncated, merge_counts
 from pillarbox.stores.sync_sql.claims import (
+    RelayGone,
     free_messages,
     read_recovered,
     record_claim,
@@ -210,7 +211,10 @@ class SyncSqlStore(Generic[D]):
         # freezes after it must not let others wait for them.
         new = {"destination": destination, "partitions": list(partitions)}
         await self._database.write_relaxed(lambda tx: tx.execute("lanes_create", new))
-        lanes, claims = await self._database.write(work)
+        try:
+            lanes, claims = await self._database.write(work)
+        except RelayGone:
+            return (), ()
         if not claims:
             return lanes, ()
         return lanes, await self._database.read(lambda tx: read_recovered(tx, lanes, claims))
@@ -220,7 +224,8 @@ class SyncSqlStore(Generic[D]):
 
     async def leave(self, relay_id: UUID) -> None:
         def work(tx: Transaction) -> None:
-            for name in ("lanes_leave", "claims_leave", "relays_leave"):
+            # Its row goes first: that waits for a take which is under way, and what it took is seen below.
+            for name in ("relays_leave", "lanes_leave", "claims_leave"):
                 tx.execute(name, {"relay_id": str(relay_id)})
 
         await self._database.write(work)

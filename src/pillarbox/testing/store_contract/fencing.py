@@ -211,6 +211,25 @@ class RaceContract:
             await second.leave(heir)
             await store.discard(Selection(states=[State.PENDING]), by="test", reason="round over", limit=MANY)
 
+    async def test_a_relay_that_leaves_while_it_takes_owns_nothing(self, harness: StoreHarness) -> None:
+        """Either it takes first and its leaving frees what it took, or it leaves first and takes nothing."""
+        store, second = harness.store, await harness.open_second()
+        for _ in range(_ROUNDS):
+            (message,) = await put(harness, sample(key=NEAR))
+            await store.claim(await own(store, LANE), Claim(1, [message.id]))
+            harness.clock.advance(LEASE)
+            relay_id = await _register(store)
+            (lanes, _), _ = await asyncio.gather(
+                store.take(relay_id, "orders", partitions=list(_LANES), lease=LEASE, claim_number=1),
+                second.leave(relay_id),
+            )
+            took_it = LANE in [lane.partition for lane in lanes]
+            heir = await _register(store)
+            _, inherited = await store.take(heir, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+            assert [one.claim.strikes for one in inherited] == ([] if took_it else [1])
+            await store.leave(heir)
+            await store.discard(Selection(states=[State.PENDING]), by="test", reason="round over", limit=MANY)
+
     async def test_two_takers_never_both_own_a_lane(self, harness: StoreHarness) -> None:
         store, second = harness.store, await harness.open_second()
         for _ in range(_ROUNDS):

@@ -360,8 +360,27 @@ class LeaveContract:
         assert states == [State.PENDING, State.PENDING, State.SENDING]
         assert not await store.renew(fence.relay_id, lease=LEASE, reachable=[])
         for destination in ("orders", "billing"):
-            _, inherited = await store.take(uuid4(), destination, partitions=[LANE], lease=LEASE, claim_number=1)
-            assert not inherited
+            heir = await _register(store)
+            lanes, inherited = await store.take(heir, destination, partitions=[LANE], lease=LEASE, claim_number=1)
+            assert ([lane.partition for lane in lanes], list(inherited)) == ([LANE], [])
+
+    async def test_a_relay_that_left_takes_nothing(self, harness: StoreHarness) -> None:
+        """A take may reach the store after its relay has left: nobody waits for its answer any more."""
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        await store.claim(await own(store, LANE), Claim(1, [message.id]))
+        harness.clock.advance(LEASE)
+        gone = await own(store, OTHER)
+        await store.leave(gone.relay_id)
+        for relay_id in (gone.relay_id, uuid4()):
+            lanes, inherited = await store.take(
+                relay_id, "orders", partitions=[LANE, OTHER], lease=LEASE, claim_number=1
+            )
+            assert (list(lanes), list(inherited)) == ([], [])
+        (heir,), (inherited_by_heir,) = await store.take(
+            await _register(store), "orders", partitions=[LANE], lease=LEASE, claim_number=1
+        )
+        assert (heir.epoch, inherited_by_heir.claim.strikes) == (2, 1), "nothing was written for the relay that left"
 
     async def test_leaving_twice_is_harmless(self, harness: StoreHarness) -> None:
         fence = await own(harness.store, LANE)

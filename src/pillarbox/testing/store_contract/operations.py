@@ -483,10 +483,12 @@ class RevisionContract:
         (message,) = await put(harness, sample(key=NEAR))
         await store.discard(Selection(ids=[message.id]), by="ann", reason="wrong", limit=1)
         for _ in range(2):
-            relay_id = uuid4()
-            (lane,), _ = await store.take(relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
-            fence = Fence(relay_id, "orders", {LANE: lane.epoch})
+            relay = sample_relay()
+            await store.register(relay, lease=LEASE)
+            (lane,), _ = await store.take(relay.relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
+            fence = Fence(relay.relay_id, "orders", {LANE: lane.epoch})
             assert await store.claim(fence, Claim(1, [])) == {LANE: lane.revision}
+            await store.release(fence)
 
     async def test_the_revision_survives_owners(self, harness: StoreHarness) -> None:
         store = harness.store

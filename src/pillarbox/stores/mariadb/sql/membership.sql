@@ -34,6 +34,11 @@ select l.`partition`, l.relay_id
  order by l.`partition`
    for update skip locked
 
+-- name: relay_pin
+-- A relay in the registry, locked: it cannot leave before the commit.
+select relay_id from pillarbox_relay where relay_id = :relay_id
+   for update
+
 -- name: relays_lock
 -- Those of the relays that are in the registry, locked. A row that its relay is writing is passed over.
 select relay_id from pillarbox_relay where relay_id in :relay_ids

@@ -36,6 +36,11 @@ select relay_id from pillarbox_relay
    and expires_at > coalesce($3::timestamptz, statement_timestamp())
    and expires_at <= coalesce($3::timestamptz, statement_timestamp()) + coalesce(lease, $2::interval)
 
+-- name: relay_pin
+-- Finds a relay in the registry and keeps it there to the commit: it cannot leave while it takes lanes. It can be renewed.
+-- $1 relay
+select relay_id from pillarbox_relay where relay_id = $1 for key share
+
 -- name: lanes_create
 -- Create the rows of lanes that are used for the first time. $1 destination, $2 partitions
 insert into pillarbox_lane (destination, partition)
@@ -63,14 +68,17 @@ update pillarbox_lane l set relay_id = null
  where l.destination = $2 and l.partition = f.partition and l.epoch = f.epoch and l.relay_id = $1
 returning l.partition
 
--- name: leave
--- Release the lanes of a relay that leaves, delete its claims and its row. $1 relay
+-- name: relay_leave
+-- Deletes a relay that leaves. It comes first: it waits for a take that is under way. $1 relay
+delete from pillarbox_relay where relay_id = $1
+
+-- name: lanes_leave
+-- Releases the lanes of a relay that leaves, and deletes its claims. A statement of its own sees what the take took.
+-- $1 relay
 with lanes as (
     update pillarbox_lane set relay_id = null where relay_id = $1
-), claims as (
-    delete from pillarbox_claim where relay_id = $1
 )
-delete from pillarbox_relay where relay_id = $1
+delete from pillarbox_claim where relay_id = $1
 
 -- name: relays_forget
 -- Removes relays that expired at least so long ago, or that expire too far ahead, as a wrong clock writes it.

@@ -30,6 +30,10 @@ select l.partition, l.relay_id
             select 1 from pillarbox_relay as r
              where r.relay_id = l.relay_id and r.expires_at > :now and r.expires_at <= :now + coalesce(r.lease, :lease)))
 
+-- name: relay_pin
+-- A relay in the registry. The whole file is locked: it cannot leave before the commit.
+select relay_id from pillarbox_relay where relay_id = :relay_id
+
 -- name: relays_lock
 -- Those of the relays that are in the registry. The whole file is locked, so none is being written.
 select relay_id from pillarbox_relay where relay_id in :relay_ids

@@ -163,7 +163,8 @@ class Rebalancer:
         if assignment.release:
             pipeline.revoke(assignment.release)
         take = sorted(assignment.take - owned_before - pipeline.state.epochs.keys())
-        if take and self._lease.may_act(self._clock.monotonic()):
+        # A relay that stops would hold the lanes and serve none of them until it has drained.
+        if take and not pipeline.state.is_stopping and self._lease.may_act(self._clock.monotonic()):
             await self._take(pipeline, take)
 
     async def _take(self, pipeline: Pipeline, partitions: list[int]) -> None:

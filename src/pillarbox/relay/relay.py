@@ -19,7 +19,15 @@ import msgspec
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import RelayInfo, Store, Wakeups
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
-from pillarbox.errors import ConfigError, PillarboxError, SchemaError, StoreBusy, StoreError, StoreForbidden
+from pillarbox.errors import (
+    ConfigError,
+    PillarboxError,
+    SchemaError,
+    StoreBusy,
+    StoreError,
+    StoreForbidden,
+    StoreUnavailable,
+)
 from pillarbox.message import SKIPPED_DESTINATION, Message
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.janitor import Archive, Janitor
@@ -319,8 +327,24 @@ class Relay:
                 for pipeline in self._pipelines.values()
             )
         )
-        with contextlib.suppress(StoreError):
-            await self._store.leave(lease.relay_id)
+        await self._leave_registry(lease)
+
+    async def _leave_registry(self, lease: Lease) -> None:
+        """Give every lane up, so that nobody has to wait for the end of the lease.
+
+        A store that is busy, or whose connection broke, is asked again, for no longer than the lease would last.
+        """
+        until = self._clock.monotonic() + lease.duration
+        backoff = self._build_backoff()
+        while True:
+            try:
+                await self._store.leave(lease.relay_id)
+                return
+            except StoreError as error:
+                self._telemetry.on_store_failed("leaving", error)
+                if not isinstance(error, StoreUnavailable) or self._clock.monotonic() >= until:
+                    return
+            await asyncio.sleep(backoff.next_wait())
 
     async def _stop_when_idle(self) -> None:
         while not all(pipeline.is_idle for pipeline in self._pipelines.values()):  # noqa: ASYNC110 - many of them

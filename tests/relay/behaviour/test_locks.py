@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
 from datetime import timedelta
-from typing import Any
 
-import asyncpg
 import pytest
 
-from tests.support.mariadb_server import connected
+from tests.support.relay_behaviour.locks import hold
 from tests.support.relay_behaviour.scene import Scene, Script, until
 
 LEASE = timedelta(seconds=3)
@@ -77,27 +73,3 @@ async def test_a_lock_costs_another_relay_nothing(scene: Scene) -> None:
         await until(scene.is_drained)
         assert (first.relay_id, second.relay_id) == ids
     assert sorted(sink.numbers()) == list(range(2 * COUNT)), "each was sent once"
-
-
-@asynccontextmanager
-async def hold(scene: Scene, lock: str) -> AsyncIterator[None]:
-    """Hold a lock while the block runs, on a connection of its own."""
-    if scene.url.startswith("mysql"):
-        with closing(connected(scene.url)) as session:
-            await asyncio.to_thread(_take_lock, session, lock)
-            yield
-            session.rollback()
-        return
-    connection: Any = await asyncpg.connect(scene.url)
-    try:
-        await connection.execute(f'set search_path = "{scene.names.schema}"')
-        async with connection.transaction():
-            await connection.execute(lock)
-            yield
-    finally:
-        await connection.close()
-
-
-def _take_lock(connection: Any, lock: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(lock)

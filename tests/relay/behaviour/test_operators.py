@@ -20,6 +20,7 @@ from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import RetryPolicy
 from pillarbox.telemetry import Telemetry
 from tests.support.mariadb_server import connected
+from tests.support.relay_behaviour.locks import count_waits
 from tests.support.relay_behaviour.scene import DELIVERED, LEASE, Scene, Script, as_told, until
 from tests.support.relay_behaviour.wire import Wire
 
@@ -141,7 +142,7 @@ async def test_an_operators_change_waits_for_a_claim_that_is_not_committed(scene
     (lane,), _ = await scene.store.take(relay_id, "sink", partitions=[message.partition], lease=LEASE, claim_number=1)
     with claiming(scene, relay_id, message) as commit:
         discard = asyncio.create_task(scene.store.discard(Selection(), by="anna", reason="wrong", limit=1))
-        await until(lambda: discard.done() or waits_for_lock(scene))
+        await until(lambda: discard.done() or count_waits(scene))
         commit()
         assert (await discard).count == 0
     assert [one.state for one in await scene.find()] == [State.SENDING]
@@ -174,17 +175,6 @@ def claiming(scene: Scene, relay_id: UUID, message: Message) -> Iterator[Callabl
                 f"values ('{relay_id}', 1, '{ids}', {at})"
             )
             yield connection.commit
-
-
-def waits_for_lock(scene: Scene) -> bool:
-    if scene.url.startswith("mysql"):
-        # INNODB_TRX would not do: it is a copy, which is not renewed while it is read again and again.
-        with closing(connected(scene.url)) as connection, connection.cursor() as cursor:
-            cursor.execute("show global status like 'Innodb_row_lock_current_waits'")
-            return int(cursor.fetchone()[1]) > 0
-    with psycopg.connect(scene.url) as connection:
-        waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-        return bool(connection.execute(waiting).fetchall())
 
 
 class Ears(Telemetry):

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
+from uuid import UUID
 
-from pillarbox.message import State
+import psycopg
+import pytest
+
+from pillarbox.contracts.store import Claim, Fence, Store
+from pillarbox.message import Message, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
+from pillarbox.testing.samples import sample_relay
+from tests.support.mariadb_server import connected
+from tests.support.relay_behaviour.locks import count_waits, hold
 from tests.support.relay_behaviour.scene import LEASE, Scene, Script, until
 from tests.support.relay_behaviour.wire import Wire
 
@@ -61,6 +71,77 @@ async def test_a_stopped_relay_hands_its_lanes_over_at_once(scene: Scene) -> Non
         await until(scene.is_drained)
     taken = first.numbers() + second.numbers()
     assert sorted(taken) == list(range(60))
+
+
+async def test_leaving_is_tried_again_when_the_line_broke(scene: Scene) -> None:
+    """Otherwise its lanes would wait for the end of the lease, though it stopped gracefully."""
+    sink, wire = Script(), Wire(scene.open_store())
+    relay = Relay(wire.store, [Destination(lambda: sink, DestinationSettings(name="sink"))], settings=scene.quick())
+    async with relay:
+        await scene.put((1, "a"))
+        await until(scene.is_drained)
+        wire.broken.add("leave")
+        relay.stop()
+        await until(lambda: "leave" in wire.refused)
+        wire.broken.clear()
+    await leaves_nothing(scene)
+
+
+async def test_a_take_under_way_when_its_relay_leaves_leaves_no_lane(scene: Scene) -> None:
+    """The take has its lanes and waits for a lock. Nobody waits for its answer: the relay has been stopped."""
+    if scene.url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer at a time")
+    is_mysql = scene.url.startswith("mysql")
+    lock = "lock tables pillarbox_outbox write" if is_mysql else "lock table pillarbox_outbox in access exclusive mode"
+    await scene.put((1, "a"))
+    (message,) = await scene.find()
+    relay = sample_relay(destination="sink")
+    async with opened(scene) as first, opened(scene) as second:
+        await die_with(first, message)
+        await first.register(relay, lease=LEASE)
+        async with hold(scene, lock):
+            take = asyncio.create_task(
+                first.take(relay.relay_id, "sink", partitions=range(64), lease=LEASE, claim_number=1)
+            )
+            await until(lambda: take.done() or count_waits(scene))
+            leave = asyncio.create_task(second.leave(relay.relay_id))
+            await until(lambda: take.done() or leave.done() or count_waits(scene) > 1)
+        # On a slow machine a wait for the lock may end with an error. That leaves no lane either.
+        await asyncio.gather(take, leave, return_exceptions=True)
+        if leave.exception() is not None:
+            await second.leave(relay.relay_id)
+    assert owned_rows(scene, relay.relay_id) == 0
+
+
+@asynccontextmanager
+async def opened(scene: Scene) -> AsyncIterator[Store]:
+    store = scene.open_store()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def die_with(store: Store, message: Message) -> None:
+    """Leave a message in the hands of a relay that has expired."""
+    dead = sample_relay(destination="sink")
+    await store.register(dead, lease=timedelta(0))
+    (lane,), _ = await store.take(dead.relay_id, "sink", partitions=[message.partition], lease=LEASE, claim_number=1)
+    await store.claim(Fence(dead.relay_id, "sink", {lane.partition: lane.epoch}), Claim(1, [message.id]))
+
+
+def owned_rows(scene: Scene, relay_id: UUID) -> int:
+    """How many lanes are in the name of a relay, whether it is in the registry or not."""
+    lane = scene.names.table("lane", quote="")
+    is_mysql = scene.url.startswith("mysql")
+    with (
+        closing(connected(scene.url) if is_mysql else psycopg.connect(scene.url)) as connection,
+        closing(connection.cursor()) as cursor,
+    ):
+        cursor.execute(f"select count(*) from {lane} where relay_id = %s", (str(relay_id),))
+        ((count,),) = cursor.fetchall()
+        return int(count)
 
 
 async def test_it_can_be_stopped_before_it_has_begun(scene: Scene) -> None:

@@ -68,7 +68,7 @@ async def test_a_short_cut_of_the_line_loses_nothing_and_keeps_the_order(scene: 
 async def test_a_store_that_is_away_when_the_relay_stops_does_not_keep_it(scene: Scene) -> None:
     sink, wire = Script(), Wire(scene.open_store())
     await scene.put((1, "a"))
-    async with asyncio.timeout(30), relay_over(wire, scene, sink):
+    async with asyncio.timeout(60), relay_over(wire, scene, sink, lease=timedelta(seconds=5)):
         await until(lambda: sink.numbers() == [1])
         wire.is_cut = True
 

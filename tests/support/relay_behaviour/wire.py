@@ -25,6 +25,8 @@ class Wire:
         self.slow: dict[str, float] = {}
         self.under_way: list[str] = []
         """The slow calls that have begun, by name."""
+        self.refused: list[str] = []
+        """The calls that failed, by name."""
         self.wakes = 0
         """How often the store woke the relay."""
 
@@ -39,6 +41,7 @@ class Wire:
     def _over_the_line(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         async def called(*args: Any, **options: Any) -> Any:
             if self.is_cut or name in self.broken:
+                self.refused.append(name)
                 raise StoreUnavailable("the line was cut")
             if name in self.slow:
                 self.under_way.append(name)

@@ -22,6 +22,8 @@ from tests.support.kafka_cluster import KafkaCluster, arrivals
 _TOPICS: Final = ("orders", "orders.eu")
 _THROTTLED: Final = 89
 _TOO_LARGE: Final = b"x" * 1_000_001
+_TIMEOUT: Final = timedelta(seconds=6)
+"""The client gives a message up a second before, and a request after half of that: a busy machine takes its time."""
 
 
 class KafkaHarness(TransportHarness):
@@ -35,7 +37,7 @@ class KafkaHarness(TransportHarness):
             KafkaSettings(
                 url=f"kafka://{proxy.host}:{proxy.port}",
                 mode=mode,
-                timeout=timedelta(seconds=2),
+                timeout=_TIMEOUT,
                 client={"batch.num.messages": Secret("1")},
             )
         )
@@ -62,7 +64,7 @@ class KafkaHarness(TransportHarness):
     async def _away_for_a_while(self) -> None:
         await self._proxy.requested.wait()
         await self._proxy.down()
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(_TIMEOUT.total_seconds() + 0.5)
         await self._proxy.up()
 
     async def go_down(self) -> None:

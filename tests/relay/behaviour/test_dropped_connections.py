@@ -321,7 +321,7 @@ async def test_no_message_is_received_while_a_takeover_holds_its_locks(
 
 
 async def test_waiting_in_a_takeover_does_not_stop_the_heartbeat(server_scene: Scene) -> None:
-    sink, lease = Script(), timedelta(seconds=1)
+    sink, lease = Script(), timedelta(seconds=5)  # a busy machine may stand still for seconds
     held, renewals = asyncio.Event(), [0]
     store: Any = server_scene.open_store()
     take, renew = store.take, store.renew
@@ -341,7 +341,7 @@ async def test_waiting_in_a_takeover_does_not_stop_the_heartbeat(server_scene: S
     async with relay:
         await until(lambda: renewals[0] > 0)
         relay_id = relay.relay_id
-        await until(lambda: renewals[0] > 8)
+        await until(lambda: renewals[0] > 6)  # two leases
         held.set()
         await server_scene.put((1, "a"))
         await until(lambda: sink.numbers() == [1])

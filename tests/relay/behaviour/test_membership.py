@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from pillarbox.contracts.store import Claim, Fence
 from pillarbox.contracts.transport import Outcome
 from pillarbox.message import State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import RetryPolicy
+from pillarbox.stores.mariadb import connection as mariadb_connection
+from pillarbox.stores.postgres.store import PostgresStore
+from pillarbox.stores.sqlite import connection as sqlite_connection
+from pillarbox.stores.sqlite.store import SqliteStore
 from pillarbox.telemetry import Telemetry
-from pillarbox.testing.samples import find_key
+from pillarbox.testing.samples import find_key, sample_relay
 from tests.support.relay_behaviour.scene import LEASE, SHORT_LEASE, Scene, Script, as_told, until
 
 pytestmark = pytest.mark.usefixtures("short_outages")
@@ -141,6 +148,57 @@ async def test_a_key_that_waited_under_a_vanished_relay_waits_under_one_that_was
     survivor.stop()
     await running
     assert sink.numbers(key) == [1, 2, 3]
+
+
+async def test_a_message_is_found_while_the_lease_of_its_relay_ends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is pending or sending, and never neither: the statements of one search have one time."""
+    await scene.put((1, "a"))
+    (message,) = await scene.find()
+    relay = sample_relay(destination="sink")
+    store: Any = scene.store
+    slow_down(store, monkeypatch)
+    await store.register(relay, lease=SHORT_LEASE)
+    (lane,), _ = await store.take(
+        relay.relay_id, "sink", partitions=[message.partition], lease=SHORT_LEASE, claim_number=1
+    )
+    await store.claim(Fence(relay.relay_id, "sink", {lane.partition: lane.epoch}), Claim(1, [message.id]))
+    assert [one.id for one in await scene.find(State.PENDING, State.SENDING)] == [message.id]
+
+
+def slow_down(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the lease end after each statement of a search."""
+    seconds = 1.2 * SHORT_LEASE.total_seconds()
+    if not isinstance(store, PostgresStore):
+        kind = sqlite_connection.Transaction if isinstance(store, SqliteStore) else mariadb_connection.Transaction
+        query = kind.query
+
+        def query_slowly(self: Any, name: str, *values: Any, **options: Any) -> list[Any]:
+            rows = query(self, name, *values, **options)
+            time.sleep(seconds if name.startswith("find_") else 0)
+            return rows
+
+        monkeypatch.setattr(kind, "query", query_slowly)
+        return
+    database: Any = store._database
+    snapshot = database.snapshot
+
+    class Slow:
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        async def fetch(self, *arguments: Any) -> Any:
+            rows = await self._connection.fetch(*arguments)
+            await asyncio.sleep(seconds)
+            return rows
+
+    @asynccontextmanager
+    async def snapshot_slowly() -> AsyncIterator[Any]:
+        async with snapshot() as connection:
+            yield Slow(connection)
+
+    monkeypatch.setattr(database, "snapshot", snapshot_slowly)
 
 
 async def is_tried(scene: Scene, number: int) -> bool:

@@ -409,9 +409,9 @@ class Transaction:
             return list(cursor.fetchall())
 
     def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Add the time, and replace empty lists, which MySQL's grammar does not allow."""
+        """Add the time, unless it is given, and replace empty lists, which MySQL's grammar does not allow."""
         bound = {name: _EMPTY_LIST if value == [] else value for name, value in values.items()}
-        return {**bound, "now": self._now}
+        return {"now": self._now, **bound}
 
 
 _NO_TLS: Final = 2026

@@ -41,10 +41,12 @@ class PostgresQueries:
         states = tuple(State) if selection.states is None else selection.states
         # After a restore that took the sequence back, an open and a closed message may have the same id.
         found: dict[tuple[int, UUID], Any] = {}
+        # Whether a message is pending or sending depends on the time: a relay may be gone. All statements have the time
+        # of the transaction, or a message whose relay expires between two of them would be in neither.
+        now = self._now()
         async with self._database.snapshot() as connection:
             for statement, status in _choose_statements(states, tried=bool(selection.min_attempts)):
-                # Whether a message is pending or sending depends on the time: a relay may be gone.
-                second = () if statement == "find_held" else (self._now() if status is None else status.value,)
+                second = () if statement == "find_held" else (now if status is None else status.value,)
                 parameters = Parameters((limit, *second))
                 where = build_conditions(selection, parameters)
                 sql = self._sql.fill(statement if payloads else f"{statement}_bare", where)

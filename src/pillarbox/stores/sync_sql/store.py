@@ -426,9 +426,12 @@ def _find(
     if selection.min_attempts:
         # Messages that were tried are never fresh: smaller indexes find them.
         names = ["find_tried" if name == "find_pending" else name for name in names]
-    values = {
+    values: dict[str, object] = {
         "states": [state.value for state in states], "limit": limit, "payloads": payloads, "parked": parked,
     }  # fmt: skip
+    if len(names) > 1:
+        # One time for all: a message whose relay expires between two statements would be neither pending nor sending.
+        values["now"] = tx.now
     rows = [row for name in names for row in tx.query(name, values, selection=selection)]
     return [stored_message_from_row(row) for row in sorted(rows, key=_BY_ID)[:limit]]
 

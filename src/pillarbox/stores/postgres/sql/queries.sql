@@ -5,7 +5,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where (waits is null or waits <> 'held') and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
  order by id
  limit $1
 
@@ -16,7 +16,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where (waits is null or waits <> 'held') and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
  order by id
  limit $1
 
@@ -35,7 +35,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
                          order by destination, partition, key, id + 0 limit 100000) blocked
          where attempts > 0 and waits <> 'held'))
    and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
  order by id
  limit $1
 
@@ -54,7 +54,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
                          order by destination, partition, key, id + 0 limit 100000) blocked
          where attempts > 0 and waits <> 'held'))
    and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp())) /* where */
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
  order by id
  limit $1
 
@@ -65,7 +65,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
  where (waits is null or waits <> 'held') and id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()))) /* where */
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp()))) /* where */
  order by id
  limit $1
 
@@ -76,7 +76,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
  where (waits is null or waits <> 'held') and id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()))) /* where */
+                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp()))) /* where */
  order by id
  limit $1
 

@@ -160,6 +160,10 @@ class Environment:
         is_held = self.count("pillarbox_outbox where key = ? and waits = 'held'", key) == 1
         return is_held and not self.database.rows(_OPEN, key)[0][0]
 
+    def is_closed(self, subject: str) -> bool:
+        """Return whether this message is delivered or given up."""
+        return bool(self.count("pillarbox_history where subject = ?", subject))
+
     def read_kill_record(self, kill: Kill) -> KillRecord | None:
         """Return the record of a kill; None if the point was not reached."""
         path = Path(kill.file)
@@ -177,7 +181,7 @@ class Environment:
         return [subject for (subject,) in rows], time.monotonic_ns()
 
     def collect_evidence(
-        self, *, recorded: tuple[Sequence[str], int], still_failed: int, exit_code: int | None
+        self, *, recorded: tuple[Sequence[str], int], still_failed: int, deaths: int, exit_code: int | None
     ) -> Evidence:
         """Collect the evidence, once every process has stopped."""
         archive = self.folder / "archive"
@@ -194,6 +198,7 @@ class Environment:
             recorded=recorded[0],
             recorded_at=recorded[1],
             still_failed=still_failed,
+            deaths=deaths,
             exit_code=exit_code,
             lapses=self.read_logs().count(_LAPSED),
         )

@@ -35,6 +35,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     owned_lanes: int = 0
     still_failed: int = 0
     """Failed messages when the operator had been killed."""
+    deaths: int = 1
+    """Relays that died at the point."""
     exit_code: int | None = 0
     """Of the relay that went on."""
     recorded: Sequence[str] = ()
@@ -65,6 +67,7 @@ def judge(evidence: Evidence, scenario: Scenario, *, alone: bool = True) -> Verd
             *_check_states(evidence, scenario),
             *_check_attempts(evidence),
             *_check_leftovers(evidence),
+            *_check_deaths(evidence, scenario),
             *(_check_duplicates(duplicates, evidence, scenario) if alone else ()),
             *_check_recorded(evidence),
             *_check_archive(evidence, scenario),
@@ -102,6 +105,15 @@ def _check_leftovers(evidence: Evidence) -> Iterator[str]:
         yield f"{evidence.owned_lanes} lanes are owned by nobody alive"
     if evidence.exit_code != 0:
         yield f"the relay that went on ended with code {evidence.exit_code}"
+
+
+def _check_deaths(evidence: Evidence, scenario: Scenario) -> Iterator[str]:
+    """A message is given up neither too early nor too late. A lease that ran out counts like a death."""
+    least, most = scenario.deaths
+    if evidence.deaths + evidence.lapses < least:
+        yield f"{evidence.deaths} relays died at the point, and at least {least} should have"
+    if evidence.deaths > most:
+        yield f"{evidence.deaths} relays died at the point, and at most {most} should have"
 
 
 def _check_duplicates(duplicates: int, evidence: Evidence, scenario: Scenario) -> Iterator[str]:

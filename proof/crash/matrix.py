@@ -142,12 +142,14 @@ class NotReached(Exception):
 
 
 class KillResult(msgspec.Struct, frozen=True):
-    """When the process died, which relay goes on if one is there, and how many messages were failed then."""
+    """When the last process died, which relay goes on if one is there, how many messages were failed then, and how many
+    processes died at the point."""
 
     at: int
     """On the monotonic clock, in nanoseconds."""
     survivor: Program | None = None
     still_failed: int = 0
+    deaths: int = 1
 
 
 def _do_nothing(_: Environment) -> None:
@@ -176,7 +178,7 @@ def run_scenario(
     except TimedOut as late:
         faults.append(str(late))
     evidence = environment.collect_evidence(
-        recorded=delivered, still_failed=killed.still_failed, exit_code=survivor.stop()
+        recorded=delivered, still_failed=killed.still_failed, deaths=killed.deaths, exit_code=survivor.stop()
     )
     verdict = judge(evidence, environment.scenario, alone=not _has_second_relay(environment, nth))
     verdict = msgspec.structs.replace(verdict, faults=[*faults, *verdict.faults])
@@ -222,8 +224,8 @@ def _kill_relay(environment: Environment, nth: int, timeout: float) -> KillResul
     for point in scenario.earlier_kills:
         _start_and_kill(environment, point, 1, timeout)
     environment.write(scenario.load_before_last)
-    for _ in range(scenario.kills - 1):
-        _start_and_kill(environment, environment.point, nth, timeout)
+    if scenario.deadly is not None:
+        return _kill_until_given_up(environment, scenario.deadly, nth, timeout)
     kill = environment.plan_kill(environment.point, nth)
     relay = environment.start_relay(kill=kill)
     second = _start_second_relay(environment, relay, timeout) if scenario.second_relay_joins else None
@@ -231,6 +233,28 @@ def _kill_relay(environment: Environment, nth: int, timeout: float) -> KillResul
         wait_until(lambda: len(environment.arrivals.read()) >= _BUSY, within=timeout, what="messages arrive")
         relay.terminate()
     return KillResult(_wait_for_kill(environment, relay, kill, timeout), second)
+
+
+def _kill_until_given_up(environment: Environment, deadly: str, nth: int, timeout: float) -> KillResult:
+    """Start relays that die with the deadly message, one after the other. The one that gives it up goes on.
+
+    How many die is the relays' decision: a death counts only if the relay heard an acknowledgement before it.
+    """
+    deaths: list[int] = []
+    while len(deaths) <= environment.scenario.deaths[1]:
+        kill = environment.plan_kill(environment.point, nth)
+        relay = environment.start_relay(kill=kill)
+        if _survives(environment, relay, deadly, timeout) and deaths:
+            return KillResult(deaths[-1], relay, deaths=len(deaths))
+        deaths.append(_wait_for_kill(environment, relay, kill, timeout))
+    return KillResult(deaths[-1], deaths=len(deaths))
+
+
+def _survives(environment: Environment, relay: Program, deadly: str, timeout: float) -> bool:
+    """Wait until the deadly message kills the relay or is closed. Return whether the relay lives."""
+    what = f"{deadly} kills a relay or is closed"
+    wait_until(lambda: relay.has_ended or environment.is_closed(deadly), within=timeout, what=what)
+    return not relay.has_ended
 
 
 def _kill_one_of_two(environment: Environment, nth: int, timeout: float) -> KillResult:

@@ -148,6 +148,19 @@ def test_repeats_stay_within_what_the_scenario_says(evidence: Evidence) -> None:
     assert judge(replace(repeated, lapses=1), six).holds  # a lease that a busy machine let run out repeats, too
 
 
+def test_a_deadly_message_is_given_up_neither_too_early_nor_too_late(evidence: Evidence) -> None:
+    deadly = replace(_SCENARIO, deaths=(3, 4))
+    assert judge(evidence, _SCENARIO).holds
+    assert all(judge(replace(evidence, deaths=deaths), deadly).holds for deaths in (3, 4))
+    assert judge(replace(evidence, deaths=2), deadly).faults == [
+        "2 relays died at the point, and at least 3 should have"
+    ]
+    assert judge(replace(evidence, deaths=5), deadly).faults == [
+        "5 relays died at the point, and at most 4 should have"
+    ]
+    assert judge(replace(evidence, deaths=2, lapses=1), deadly).holds  # a lease that ran out counts like a death
+
+
 def test_what_a_writer_and_an_operator_left_behind(evidence: Evidence) -> None:
     scenario = replace(_SCENARIO, committed=2, still_failed=3)
     assert judge(replace(evidence, still_failed=1), scenario).faults == [

@@ -60,10 +60,10 @@ async def grant(state: DestinationState, *partitions: int) -> None:
         state.ordering.grant(lane.partition)
 
 
-async def claim_next(state: DestinationState, *, strikes: int = 0) -> Sequence[Message]:
-    """Have the next message of the lanes read and claimed, with so many strikes against it."""
+async def claim_next(state: DestinationState, *, strikes: int = 0, limit: int = 1) -> Sequence[Message]:
+    """Have the next messages of the lanes read and claimed, with so many strikes against them."""
     partitions, _ = state.ordering.begin_read()
-    reading = await state.store.read(SINK, partitions=partitions, cursor=None, limit=1)
+    reading = await state.store.read(SINK, partitions=partitions, cursor=None, limit=limit)
     offer = state.ordering.accept_read(reading, partitions)
     number = state.lease.next_claim_number()
     await state.store.claim(state.fence(partitions), Claim(number, [message.id for message in offer.take], strikes))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -15,7 +17,7 @@ from pillarbox.message import Message
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.sender import RateLimit, Sender
 from pillarbox.stores.memory import MemoryStore
-from tests.support.lanes.destination_bench import LEASE, build_state, claim_next, grant, put
+from tests.support.lanes.destination_bench import LEASE, SINK, build_state, claim_next, grant, owned, put
 
 # --- interrupted sends ---
 
@@ -100,6 +102,50 @@ async def test_with_others_a_send_that_broke_makes_earlier_witnesses_too_old() -
     sender.send_ready()
     await sender.finish(within=60)
     assert await place.settle() == []
+
+
+# --- alone ---
+
+
+class _Deadly(MemoryTransport):
+    """Notes the keys that come. With the deadly one its process dies."""
+
+    def __init__(self, deadly: str) -> None:
+        super().__init__()
+        self._deadly = deadly
+        self.keys: list[str | None] = []
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self.keys += [message.key for message in messages]
+        if self._deadly in self.keys:
+            raise asyncio.CancelledError
+        return await super().send(messages)
+
+
+@pytest.mark.parametrize(("owner", "sent", "strikes"), [(1, "b", 2), (2, "cab", 3), (3, "ab", 3)])
+async def test_each_owner_begins_with_another_one_and_only_a_death_after_an_answer_counts(
+    owner: int, sent: str, strikes: int
+) -> None:
+    """Message b kills. The owner that begins with it has heard no answer, so its death proves nothing."""
+    clock, transport = FrozenClock(), _Deadly("b")
+    store = MemoryStore(clock=clock)
+    put(store, "a", "b", "c")
+    for _ in range(1, owner):
+        await owned(build_state(store, clock), 0)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await claim_next(state, strikes=2, limit=3)
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert transport.keys == []  # for a lease it waits for others to be acknowledged
+    clock.advance(LEASE)
+    state.lease.extend(clock.monotonic())
+    sender.send_ready()
+    await sender.finish(within=60)
+    _, recovered = await store.take(UUID(int=owner), SINK, partitions=[0], lease=LEASE, claim_number=100)
+    assert transport.keys == list(sent)
+    assert [one.claim.strikes for one in recovered for message in one.messages if message.key == "b"] == [strikes]
 
 
 # --- lease ---

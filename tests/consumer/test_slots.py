@@ -279,6 +279,13 @@ def test_no_statement_is_larger_than_the_server_takes_and_together_they_have_it_
     assert b"".join(bytes.fromhex(value) for value in contents) == b"x" * size
 
 
+@pytest.mark.parametrize("packet", [1024 * 1024, 16 * 1024 * 1024, 64 * 1024 * 1024])
+def test_the_largest_content_is_written_in_a_few_parts(packet: int) -> None:
+    """Each part makes the server write the whole content again."""
+    ran = _run(packet - 64 * 1024, packet=packet)
+    assert len([sql for sql, _ in ran if "concat(message" in sql]) <= 4
+
+
 def test_a_larger_content_than_the_server_takes_is_left_out_with_the_reason() -> None:
     ran = _run(2_000_000, packet=1024 * 1024)
     errors = [bytes.fromhex(value).decode() for _, values in ran for value in values if isinstance(value, str)]

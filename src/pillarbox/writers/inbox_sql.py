@@ -198,7 +198,7 @@ _CONFLICT_STEPS: Final[_StepsTable] = {
 
 _MYSQL_NOW: Final = now_sql(Dialect.MYSQL)
 _MYSQL_CHUNK: Final = 256 * 1024
-"""Bytes of a content that one statement carries. No server is set to take less than twice of it and some."""
+"""Bytes of a content that a statement carries on any server. None is set to take less than twice of it and some."""
 _MYSQL_REST: Final = 64 * 1024
 """Bytes for all but the content of a row."""
 _MYSQL_MATCH: Final = "consumer = unhex(%s) and source = unhex(%s) and message_id = unhex(%s)"
@@ -285,7 +285,9 @@ def _fail_mysql(command: Fail, _: Dialect) -> SqlSteps[None]:
         # with a part of it, in hexadecimal digits, may be larger.
         result = yield Statement("select @@max_allowed_packet", (), has_rows=True)
         most = int(result.rows[0][0])
-        chunk = min(_MYSQL_CHUNK, most // 4)
+        # Each part writes the whole content again, to the undo log, the redo log and twice to the binary log: so a few
+        # large parts, as many for every size.
+        chunk = most // 4
         if len(message) > most - _MYSQL_REST:
             error = (
                 f"{error} (its {len(message)} bytes are not kept, because the server's max_allowed_packet is {most})"

@@ -45,6 +45,7 @@ _COLUMN: Final = re.compile(r"`(?P<name>[^`]+)` (?P<definition>.*)")
 _INDEX: Final = re.compile(r"(?:UNIQUE )?KEY `(?P<name>[^`]+)` (?P<definition>.*)")
 _CONSTRAINT: Final = re.compile(r"(?:CONSTRAINT `[^`]+` )?(?P<definition>(?:PRIMARY KEY|CHECK|FOREIGN KEY) .*)")
 _CREATE_TABLE: Final = re.compile(r"create table if not exists", re.IGNORECASE)
+_NAMED_CHECK: Final = re.compile(r"\bconstraint\s+\S+\s+check\b", re.IGNORECASE)
 _TABLE_STATEMENTS: Final = ("create table", "alter table", "create index", "drop index", "drop table")
 
 Fetch = Callable[[str], list[Any]]
@@ -238,11 +239,11 @@ def _to_temporary(statement: str) -> str | None:
     """Turn a statement into one for a temporary table; None if it is about no table.
 
     A temporary table hides the one of its name from this session alone. So a fresh installation can be compared
-    without a second database.
+    without a second database. Its checks have no names: on MySQL no two of a database may share one.
     """
     if not statement.lower().startswith(_TABLE_STATEMENTS):
         return None
-    return _CREATE_TABLE.sub("create temporary table", statement)
+    return _NAMED_CHECK.sub("check", _CREATE_TABLE.sub("create temporary table", statement))
 
 
 def _read_definitions(fetch: Fetch, names: Names) -> Iterator[tuple[str, str]]:

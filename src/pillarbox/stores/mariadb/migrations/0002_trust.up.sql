@@ -52,17 +52,18 @@ update pillarbox_outbox set waits = 'retry', available_at = 0
     or waits = 'parked' and `key` is null;
 
 -- The rules for headers and destinations hold for fresh rows: a row that an operator reopens must not be refused. A fresh row with a time
--- would never be read, and what waits without one, or behind a message of no key, would wait for ever.
+-- would never be read, and what waits without one, or behind a message of no key, would wait for ever. MySQL takes no CASE for a rule.
 alter table pillarbox_outbox
     add constraint pillarbox_outbox_headers_chk check (waits is not null or headers is null or json_type(headers) = 'OBJECT'),
     add constraint pillarbox_outbox_destination_chk check (
         coalesce(waits in ('retry', 'parked', 'held'), false)
         or destination regexp '^[A-Za-z_]' and not destination regexp '[^A-Za-z0-9_.-]'),
     add constraint pillarbox_outbox_waits_chk check (
-        case when waits is null then available_at is null
-             when waits in ('deferred', 'retry') then coalesce(available_at < 9223372036854775807, false)
-             when waits = 'parked' then `key` is not null
-             else true end);
+        waits is null and available_at is null
+        or waits is not null and (
+            waits not in ('deferred', 'retry', 'parked')
+            or waits in ('deferred', 'retry') and coalesce(available_at < 9223372036854775807, false)
+            or waits = 'parked' and `key` is not null));
 
 -- Rises with every operator's change of open messages in the lane, so that a relay sends nothing that it read before.
 alter table pillarbox_lane add column revision bigint not null default 0;

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.support.packages import load_packages
-from tests.support.server_matrix import PAGE, ROWS, build_page, load_results, read_report
+from tests.support.server_matrix import PAGE, ROWS, add_repeat, build_page, load_results, read_report
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +30,11 @@ def test_a_result_belongs_to_a_row_and_names_what_failed() -> None:
     assert all(result.passed > 0 for result in results.values())
 
 
+def test_no_published_row_has_failed() -> None:
+    """A row that fails is a defect to mend, in the product or in the test, and not a result to publish."""
+    assert {name: result.failures for name, result in load_results().items() if result.failed} == {}
+
+
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="test_one"/>
 <testcase classname="tests.a" name="test_two"><skipped message="Not here."/></testcase>
@@ -50,6 +55,18 @@ def test_failures_and_skips_are_counted_and_shown() -> None:
     assert "- Redis 9: `tests/a::test_four`" in page
     assert "| Valkey |" in page
     assert "| not yet |" in page
+
+
+def test_what_passes_when_it_runs_once_more_alone_is_shown_and_has_not_failed() -> None:
+    again = """<testsuites><testsuite>
+<testcase classname="tests.a" name="test_three"/>
+<testcase classname="tests.a" name="test_four"><failure/></testcase>
+</testsuite></testsuites>"""
+    result = add_repeat(read_report(REPORT, version="9", minutes=1.5), again)
+
+    assert (result.passed, result.failed, result.skipped) == (2, 1, 1)
+    assert (result.failures, result.repeated) == (["tests/a::test_four"], ["tests/a::test_three"])
+    assert "once more, alone:\n\n- Redis 9: `tests/a::test_three`" in build_page({"redis": result})
 
 
 def test_the_lock_file_names_packages_and_no_host() -> None:

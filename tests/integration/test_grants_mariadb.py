@@ -13,14 +13,17 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
+from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import FailedOutcome, Settlement
 from pillarbox.contracts.writer import Accept, Fail, Insert, Start
-from pillarbox.errors import ConfigError, StoreError
+from pillarbox.errors import ConfigError, StoreError, StoreForbidden
 from pillarbox.message import Names, State
 from pillarbox.stores.mariadb.grants import grants
+from pillarbox.stores.mariadb.schema import MariadbSchema
 from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.migrations import build_script, split_script
 from pillarbox.stores.postgres.grants import Role
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.writers.mysql import PymysqlWriter
 from tests.support.granted_store import (
     ALL,
@@ -32,6 +35,7 @@ from tests.support.granted_store import (
     owned,
 )
 from tests.support.mariadb_server import connected
+from tests.support.operations.doctor import diagnose, severities
 
 PASSWORD = "canary"
 
@@ -312,3 +316,26 @@ def test_an_account_that_cannot_be_written_is_refused(account: str) -> None:
 def test_nobody_to_grant_to() -> None:
     with pytest.raises(ConfigError, match="No role was named"):
         grants({}, names=Names())
+
+
+async def test_comparing_the_tables_without_the_right_to_make_temporary_ones_is_refused_in_a_sentence(
+    granted: Granted,
+) -> None:
+    user, schema = f"pb_looks_{secrets.token_hex(3)}", urlsplit(granted.url).path.strip("/")
+    with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
+        run(cursor, f"create user '{user}'@'%' identified by '{PASSWORD}'")
+        try:
+            run(cursor, f"grant select, show view on `{schema}`.* to '{user}'@'%'")
+            url = Granted(granted.url, {"viewer": user}).url_as("viewer")
+            with pytest.raises(StoreForbidden, match="may not create temporary tables"):
+                await MariadbSchema(parse_store_url(url), names=Names()).verify()
+        finally:
+            run(cursor, f"drop user '{user}'@'%'")
+
+
+async def test_the_doctor_checks_what_a_relay_may_see_and_warns_of_nothing_that_it_lacks(granted: Granted) -> None:
+    """Comparing the tables with new ones takes rights that a relay does not need."""
+    found = severities(await diagnose(granted.url_as("relay")))
+
+    assert found.pop("store.schema-not-compared") is Severity.INFO
+    assert set(found) <= {"mysql.commits-not-awaited", "mysql.binary-log-not-awaited"}  # how the tests' server is set

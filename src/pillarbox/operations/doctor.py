@@ -16,7 +16,7 @@ from pillarbox.config import Config
 from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.contracts.store import AnyStore, Count, MonitorStore, StoreInspector
 from pillarbox.contracts.transport import Inspector, Transport
-from pillarbox.errors import ConfigError, StoreUnavailable
+from pillarbox.errors import ConfigError, StoreForbidden, StoreUnavailable
 from pillarbox.message import Names
 from pillarbox.operations.findings import (
     ClockSkew,
@@ -30,6 +30,7 @@ from pillarbox.operations.findings import (
     report_misconfigured_destination,
     report_silent_destination,
     report_unchecked,
+    report_uncompared_tables,
     report_uninspected_destination,
     report_unreachable_destination,
     report_unusable_store,
@@ -259,7 +260,10 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
             schema = open_schema(self.url, names=self.names)
         except ConfigError:  # A memory store or a foreign one has no tables of ours.
             return StoreResult(findings=[])
-        return StoreResult(findings=list(find_schema_differences(await schema.verify())))
+        try:
+            return StoreResult(findings=list(find_schema_differences(await schema.verify())))
+        except StoreForbidden:
+            return StoreResult(findings=[report_uncompared_tables()])
 
     async def _check_clock(self, store: AnyStore) -> StoreResult:
         skews = [await _measure_skew(store, self.clock) for _ in range(_CLOCK_READS)]

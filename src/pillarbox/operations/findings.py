@@ -40,6 +40,7 @@ __all__ = [
     "report_misconfigured_destination",
     "report_silent_destination",
     "report_unchecked",
+    "report_uncompared_tables",
     "report_uninspected_destination",
     "report_unreachable_destination",
     "report_unusable_store",
@@ -139,6 +140,17 @@ def report_unchecked(what: str, error: Exception) -> Finding:
         what=f"{what} could not be looked at: {error}",
         why="What is wrong there would not be seen.",
         fix="Mend what the sentence says, give more time with --timeout, or ask as a role with more rights.",
+    )
+
+
+def report_uncompared_tables() -> Finding:
+    """Report that this login may not compare the tables with those of their version. A relay needs no such right."""
+    return Finding(
+        code="store.schema-not-compared",
+        severity=Severity.INFO,
+        what="This login may not look at all tables, so only their version was checked, not their columns and indexes.",
+        why="Somebody may have changed them by hand. A relay's login does not need the right to see that.",
+        fix="Run `pillarbox schema verify` with the login that installed them, now and then.",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pymysql
 
-from pillarbox.errors import SchemaMixed, StoreUnavailable
+from pillarbox.errors import SchemaMixed, StoreForbidden, StoreUnavailable
 from pillarbox.message import TABLES, Names
 from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs
 from pillarbox.stores.mariadb.checks import counter_from_rows
@@ -36,6 +36,7 @@ from pillarbox.stores.urls import StoreUrl
 __all__ = ["MariadbSchema"]
 
 _NO_TABLE: Final = 1146
+_NO_RIGHT_ON_DATABASE: Final = 1044
 
 _TABLE_OPTION: Final = re.compile(r"(?:ENGINE|DEFAULT CHARSET|COLLATE)=\w+")
 """What matters of a table's options. Counters, statistics and encryption are the administrator's."""
@@ -161,7 +162,7 @@ class MariadbSchema:
         for step in plan.steps:
             for statement in split_script(step.sql(self._names, quote="`")):
                 if (temporary := _to_temporary(statement)) is not None:
-                    _fetch(connection, temporary)
+                    _create_temporary(connection, temporary)
         tables = _read_catalog(lambda sql: _fetch(connection, sql), self._names)
         # The views of the real tables are no part of a fresh installation.
         return _add_views({item: text for item, text in tables.items() if not item.startswith("view ")}, self._names)
@@ -194,6 +195,18 @@ def _fetch(connection: Any, sql: str) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
+
+
+def _create_temporary(connection: Any, statement: str) -> None:
+    try:
+        _fetch(connection, statement)
+    except pymysql.Error as error:
+        if get_error_number(error) != _NO_RIGHT_ON_DATABASE:
+            raise
+        raise StoreForbidden(
+            "This login may not create temporary tables, and the tables are compared with such: "
+            "use the login that installed them."
+        ) from error
 
 
 def _run_unless_done(connection: Any, statement: str) -> None:

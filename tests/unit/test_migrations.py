@@ -6,9 +6,11 @@ import pytest
 
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, SchemaOutdated
 from pillarbox.message import Names
+from pillarbox.stores.mariadb.schema import _to_temporary
 from pillarbox.stores.migrations import (
     Migration,
     build_plan,
+    build_script,
     check_version,
     latest_version,
     load_migrations,
@@ -16,6 +18,7 @@ from pillarbox.stores.migrations import (
     plan_downgrade,
     plan_install,
     plan_upgrade,
+    split_script,
 )
 from pillarbox.stores.sqlite.schema import split_statements
 
@@ -121,6 +124,17 @@ def test_a_version_that_does_not_fit_says_what_to_do(current: int | None, error:
 
 def test_every_store_has_the_same_number_of_versions() -> None:
     assert latest_version("postgresql") == latest_version("sqlite") == len(load_migrations("sqlite"))
+
+
+def test_rules_and_temporary_tables_are_such_as_mysql_takes() -> None:
+    """It takes no CASE for a check, and no two checks of one name in a database, temporary tables included."""
+    script = " ".join(build_script("mysql", names=Names()).lower().split())
+    temporary = [_to_temporary(statement) or "" for statement in split_script(build_script("mysql", names=Names()))]
+
+    assert "check ( case" not in script
+    assert "check (case" not in script
+    assert any("add check (" in statement for statement in temporary)
+    assert not any("constraint pillarbox" in statement.lower() for statement in temporary)
 
 
 def test_a_script_is_split_where_statements_end_and_nowhere_else() -> None:

@@ -50,7 +50,7 @@ class Operators:
 
     def _redrive_elsewhere(self) -> None:
         to = self._env.rng.choice(list(self._env.brokers))
-        self._run(self._store.redrive(Selection(), by=_BY, limit=1, to=to))
+        self._run(self._store.redrive(Selection(states=list(State)), by=_BY, limit=1, to=to))
 
     def _replay(self) -> None:
         self._run(self._store.replay(Selection(after=self._draw_id()), by=_BY, limit=2))

@@ -37,8 +37,8 @@ def test_commands_options_and_values_are_completed(words: list[str], unfinished:
     ("shell", "place", "answer"),
     [
         ("bash", "2", "plain,redrive\nplain,replay\n"),
-        ("zsh", "2", "plain\nredrive\nSend failed, held or discarded"),
-        ("fish", "re", "plain,redrive\tSend failed, held or discarded"),
+        ("zsh", "2", "plain\nredrive\nSend failed or held messages"),
+        ("fish", "re", "plain,redrive\tSend failed or held messages"),
     ],
 )
 def test_the_program_answers_each_shell_in_its_own_way(shell: str, place: str, answer: str) -> None:

@@ -261,7 +261,7 @@ def test_what_a_relay_had_in_hand_that_is_gone_can_be_changed(desk: Desk) -> Non
 
 def test_a_dry_run_says_on_stdout_what_it_would_be(desk: Desk) -> None:
     ran = desk.run("messages", "redrive", "--destination", "billing", "--dry-run")
-    assert (ran.code, ran.out, ran.err) == (0, "2 messages would be redriven. Nothing was changed.\n", "")
+    assert (ran.code, ran.out, ran.err) == (0, "2 messages (2 failed) would be redriven. Nothing was changed.\n", "")
 
 
 def test_pauses_are_told_and_kept(desk: Desk) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
 
 import pytest
 
+from tests.support.cli.program import PROGRAM, environment
 from tests.support.cli.shop import Shop
 
 
@@ -39,7 +44,7 @@ def test_redriving_counts_first_and_moves_all_that_match(shop: Shop) -> None:
     shop.fail("id <= 3", "HTTP 422")
     dry = shop.run("messages", "redrive", "--destination", "billing", "--dry-run", "-o", "json")
     assert (json.loads(dry.out)["matched"], json.loads(dry.out)["changed"]) == (3, 0)
-    assert "3 messages would be redriven" in dry.err
+    assert "3 messages (3 failed) would be redriven" in dry.err
     assert shop.number("pillarbox_history") == 3
     done = shop.run_json("messages", "redrive", "--destination", "billing", "--error", "422", "--yes")
     assert (done["matched"], done["changed"]) == (3, 3)
@@ -90,3 +95,69 @@ def test_replay_and_defer(shop: Shop) -> None:
         tx.execute("update pillarbox_history set status = 'delivered'")
     assert shop.run_json("messages", "replay", "--since", "1h", "--yes")["changed"] == 1
     assert shop.number("pillarbox_outbox") == 2
+
+
+def test_filters_redrive_what_failed_and_leave_what_a_person_closed(shop: Shop) -> None:
+    shop.publish(4, to="billing")
+    shop.fail("id <= 2", "HTTP 422")
+    shop.run("messages", "discard", "3", "--reason", "never")
+    dry = shop.run("messages", "redrive", "--destination", "billing", "--dry-run")
+    assert dry.out == "2 messages (2 failed) would be redriven. Nothing was changed.\n"
+    named = shop.run_json("messages", "redrive", "--destination", "billing", "--state", "failed", "--state",
+                          "discarded", "--dry-run")  # fmt: skip
+    assert named["matched_by_state"] == {"failed": 2, "discarded": 1}
+    assert shop.run_json("messages", "redrive", "--destination", "billing", "--yes")["changed"] == 2
+    assert shop.rows("select id from pillarbox_history where status = 'discarded'") == [(3,)]
+    assert shop.run_json("messages", "redrive", "--state", "discarded", "--yes")["changed"] == 1
+
+
+def test_the_question_shows_the_counts_by_state(shop: Shop) -> None:
+    shop.publish(3, to="billing")
+    shop.fail("id = 1", "HTTP 422")
+    asked = on_a_terminal(shop, "messages", "discard", "--destination", "billing", "--reason", "moved", answer="n")
+    assert "Discard 3 messages (2 pending, 1 failed) in sqlite:///shop.db? [y/N]" in asked
+    assert "Nothing was changed." in asked
+
+
+def test_a_long_change_shows_its_progress_on_a_terminal_alone(shop: Shop) -> None:
+    shop.publish(2_001, to="billing")
+    shown = on_a_terminal(shop, "messages", "discard", "--destination", "billing", "--reason", "x", "--yes")
+    assert "1,000 of 2,001 done" in shown
+    assert "2,000 of 2,001 done" in shown
+    back = shop.run("messages", "redrive", "--state", "discarded", "--yes")
+    assert (back.out, back.err) == ("2,001 messages redriven.\n", "")
+
+
+def test_a_redrive_to_a_destination_that_nobody_knows_is_refused(shop: Shop) -> None:
+    shop.publish(1, to="billing")
+    shop.publish(1, to="mail")
+    shop.fail("id = 1", "HTTP 422")
+    ran = shop.run("messages", "redrive", "1", "--to", "biling")
+    assert ran.code == 2
+    assert ran.sentence == "There is no destination biling: the configuration and the tables know billing and mail."
+    assert shop.number("pillarbox_history") == 1
+    (shop.folder / "pillarbox.toml").write_text('[destinations.spare]\nurl = "https://spare.example"\n')
+    assert shop.run("messages", "redrive", "1", "--to", "spare").code == 0
+    assert shop.rows("select destination from pillarbox_outbox where id = 1") == [("spare",)]
+
+
+def on_a_terminal(shop: Shop, *arguments: str, answer: str = "") -> str:
+    """Run a command with a terminal for questions and notes; return what it showed there."""
+    screen, terminal = pty.openpty()
+    variables = environment({"PILLARBOX_STORE": shop.url, "PILLARBOX_BY": "ann", "TERM": "xterm"})
+    with subprocess.Popen(
+        [PROGRAM, *arguments],
+        stdin=terminal,
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        cwd=shop.folder,
+        env=variables,
+    ):
+        os.close(terminal)
+        os.write(screen, f"{answer}\n".encode())
+        shown = b""
+        with contextlib.suppress(OSError):  # how Linux says that nobody writes there any more
+            while part := os.read(screen, 10_000):
+                shown += part
+    os.close(screen)
+    return shown.decode()

@@ -17,6 +17,7 @@ __all__ = ["ALL", "LEASE", "NOW", "live_as_a_relay", "look_as_a_viewer", "messag
 LEASE = timedelta(minutes=1)
 NOW = timedelta(0)
 ALL = Selection()
+DISCARDED = Selection(states=[State.DISCARDED])
 
 
 def message(key: str | None = "k") -> Message:
@@ -74,7 +75,7 @@ async def move_as_an_operator(store: Store) -> None:
     """Everything that a person does, with three messages that wait."""
     assert (await store.defer(ALL, until=datetime.now(UTC), by="me", limit=10)).count == 3
     assert (await store.discard(ALL, by="me", reason="why", limit=3)).count == 3
-    assert (await store.redrive(ALL, by="me", limit=3, to="elsewhere")).count == 3
+    assert (await store.redrive(DISCARDED, by="me", limit=3, to="elsewhere")).count == 3
     assert (await store.replay(ALL, by="me", limit=3)).count == 0
 
 

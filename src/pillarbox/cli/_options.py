@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
@@ -13,17 +15,18 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 import click
 
 from pillarbox.cli._logs import LogSettings
-from pillarbox.config import Config, StoreSettings, to_variable
+from pillarbox.config import Config, StoreSettings, list_destinations, to_variable
 from pillarbox.contracts.store import Store
 from pillarbox.errors import ConfigError
 from pillarbox.message import Names
+from pillarbox.operations.destinations import check_known, find_destinations
 from pillarbox.operations.store_access import run_on_store
-from pillarbox.relay.configuration import read_store
+from pillarbox.relay.configuration import read_relay_section, read_store
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath, list_fields, to_plain
 from pillarbox.stores.urls import StoreUrl
 
-__all__ = ["Target", "by_option", "configuration_options", "target_options"]
+__all__ = ["Target", "by_option", "complete_destination", "configuration_options", "target_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -42,6 +45,14 @@ class Target:
     def run(self, action: Callable[[Store], Awaitable[T]]) -> T:
         """Open the store, await the action with it, close it, and return the action's result."""
         return run_on_store(self.url, action, names=self.names)
+
+    def check_destination(self, name: str) -> None:
+        """Raise `UnknownDestination` for a name that neither the configuration nor the tables know."""
+        configured = list_destinations(self.config)
+        lease = read_relay_section(self.config).settings.lease
+        if name not in configured:
+            found = self.run(lambda store: find_destinations(store, lease=lease))
+            check_known(name, found.union(configured))
 
 
 def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:
@@ -65,6 +76,26 @@ def configuration_options(command: Callable[Concatenate[Config, P], R]) -> Calla
         return command(Config.load(config, flags=flags), *args, **rest)
 
     return _add_options(with_config, _CONFIG, *map(_to_option, _STORE_FLAGS), _TO, *map(_to_option, _RELAY_FLAGS))
+
+
+def complete_destination(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a destination for a shell: the configured ones, and those in the tables if they answer.
+
+    A person waits for it and expects no error here, so the store has a second, and whatever fails is left out.
+    """
+    with suppress(Exception):
+        given = {flag.parameter: ctx.params.get(flag.parameter) for flag in _STORE_FLAGS}
+        config = Config.load(ctx.params.get("config"), flags=_take_values(_STORE_FLAGS, given))
+        names = set(list_destinations(config))
+        with suppress(Exception):
+            url, tables = read_store(config)
+            names |= run_on_store(
+                url,
+                lambda store: asyncio.wait_for(find_destinations(store, lease=RelaySettings().lease), 1),
+                names=tables,
+            )
+        return sorted(name for name in names if name.startswith(incomplete))
+    return []
 
 
 def by_option(command: F) -> F:
@@ -141,7 +172,7 @@ _CONFIG: Final = click.option(
 )  # fmt: skip
 _TO: Final = click.option(
     "--to", metavar="[NAME=]URL", multiple=True, cls=_SettingOption, envvar="PILLARBOX_DESTINATION_<NAME>_URL",
-    show_envvar=True,
+    show_envvar=True, shell_complete=complete_destination,
     help="A destination to serve; may be repeated. A NAME alone is a configured one. Without --to all are served.",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import click
 import msgspec
@@ -24,6 +24,7 @@ from pillarbox.redaction import escape_controls
 
 __all__ = [
     "OutputFormat",
+    "Progress",
     "echo",
     "encode_json",
     "format_age",
@@ -84,6 +85,32 @@ def say(text: str) -> None:
 def echo(text: str, *, err: bool = False) -> None:
     """Print a text. What is not printable is written as an escape; line breaks stay."""
     click.echo(escape_controls(text), err=err)
+
+
+_SHORT_CHANGE: Final = 1_000
+"""So many records are changed in a moment: no progress is shown."""
+
+
+class Progress:
+    """Shows how much of a change is done: one line on stderr, drawn anew. Only on a terminal, if it takes long."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._is_shown = total > _SHORT_CHANGE and sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._draw("")
+
+    def show(self, done: int) -> None:
+        """Draw the line. What others write meanwhile is changed too, so it may be more than the total."""
+        self._draw(f"{done:,} of {max(done, self._total):,} done")
+
+    def _draw(self, text: str) -> None:
+        if self._is_shown:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
 
 def to_line(text: str) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 import click
 import msgspec
 
+from pillarbox.cli._options import complete_destination
 from pillarbox.cli._times import parse_past_time
 from pillarbox.contracts.store import AnyStore, Selection
 from pillarbox.message import State
@@ -108,7 +109,8 @@ def _filter(*names: str, help: str, **more: Any) -> Callable[[Any], Any]:
 _OPTIONS: Final = (
     _filter("--state", multiple=True, type=click.Choice([state.value for state in State]),
             help="In this state; may be repeated."),
-    _filter("--destination", metavar="NAME", help="On their way to this destination."),
+    _filter("--destination", metavar="NAME", help="On their way to this destination.",
+            shell_complete=complete_destination),
     _filter("--topic", metavar="TEXT", help="Of this topic."),
     _filter("--type", "type_", metavar="NAME", help="Of this type."),
     _filter("--key", metavar="TEXT", help="Of this ordering key."),

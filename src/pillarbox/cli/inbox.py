@@ -13,6 +13,7 @@ from pillarbox.cli._confirm import confirm, confirm_options
 from pillarbox.cli._options import Target, by_option, target_options
 from pillarbox.cli._output import (
     OutputFormat,
+    Progress,
     format_fields,
     format_table,
     format_time,
@@ -176,7 +177,8 @@ class _Change(msgspec.Struct, frozen=True):
             changed = 0
             text = f"{format_count(matched)} would be {self.done}. Nothing was changed."
         else:
-            changed = self.target.run(lambda store: self._change_all(store, change))
+            with Progress(matched) as progress:
+                changed = self.target.run(lambda store: self._change_all(store, change, progress))
             text = f"{changed:,} {self.done}."
         if unkept:
             say(
@@ -187,11 +189,15 @@ class _Change(msgspec.Struct, frozen=True):
         show(document, text=text, output=self.output)
 
     async def _change_all(
-        self, store: OperatorStore, change: Callable[[OperatorStore, InboxSelection], Awaitable[int]]
+        self,
+        store: OperatorStore,
+        change: Callable[[OperatorStore, InboxSelection], Awaitable[int]],
+        progress: Progress,
     ) -> int:
         total = 0
         while count := await change(store, self.selection):
             total += count
+            progress.show(total)
         return total
 
 

@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
-from pillarbox.cli._options import Target, by_option, target_options
+from pillarbox.cli._options import Target, by_option, complete_destination, target_options
 from pillarbox.cli._output import (
     OutputFormat,
+    Progress,
     format_age,
     format_table,
     format_time,
@@ -35,11 +36,11 @@ from pillarbox.operations.bulk import (
     BATCH_SIZE,
     ChangeBatch,
     change_all,
+    count_by_state,
     describe_left_alone,
     describe_result,
-    format_count,
+    format_counts,
 )
-from pillarbox.stores.rules import eligible_states
 
 __all__ = ["messages"]
 
@@ -209,27 +210,30 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError("Give ids or filters, not both.")
         if not self.ids and self.filters.is_empty:
             raise click.UsageError(f"Say which messages to {verb.lower()}: ids, or filters such as --destination NAME.")
-        selection, count = self.target.run(self._count)
-        if self.dry_run or count == 0:
-            self._show(BulkResult(0, 0), matched=count)
+        if self.to is not None:
+            self.target.check_destination(self.to)
+        selection, counts = self.target.run(self._count)
+        total = sum(counts.values())
+        # Of messages that were named, the store's own error says why none of them can be changed.
+        if self.dry_run or (total == 0 and not self.ids):
+            self._show(BulkResult(0, 0), counts)
             return
         if not self.ids and not self.yes:
-            confirm(f"{verb} {format_count(count)} in {self.target.url}?")
-        self._show(self.target.run(lambda store: change_all(store, selection, change)), matched=count)
+            confirm(f"{verb} {format_counts(counts)} in {self.target.url}?")
+        with Progress(total) as progress:
+            result = self.target.run(lambda store: change_all(store, selection, change, on_progress=progress.show))
+        self._show(result, counts)
 
-    async def _count(self, store: OperatorStore) -> tuple[Selection, int]:
-        """Return the selection, and how many of its messages are in a state that can be changed."""
-        if self.ids:
-            # At least 1: the store's own error says why a message that was named cannot be changed.
-            return parse_ids(self.ids), max(await store.count(parse_ids(self.ids)), 1)
-        selection = await self.filters.resolve(store)
-        able = eligible_states(self.action, selection, to=self.to)
-        return selection, await store.count(msgspec.structs.replace(selection, states=able)) if able else 0
+    async def _count(self, store: OperatorStore) -> tuple[Selection, Mapping[State, int]]:
+        """Return the selection, and how many of its messages can be changed, by state."""
+        selection = parse_ids(self.ids) if self.ids else await self.filters.resolve(store)
+        return selection, await count_by_state(store, self.action, selection, to=self.to)
 
-    def _show(self, result: BulkResult, *, matched: int) -> None:
+    def _show(self, result: BulkResult, counts: Mapping[State, int]) -> None:
         document = {
             "action": self.action.value,
-            "matched": matched,
+            "matched": sum(counts.values()),
+            "matched_by_state": {state.value: count for state, count in counts.items()},
             "changed": result.count,
             "without_payload": result.without_payload,
             "dry_run": self.dry_run,
@@ -237,7 +241,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
         if result.count:
             text = describe_result(self.action, result)
         else:
-            text = f"{format_count(matched)} would be {self.action.value}. Nothing was changed."
+            text = f"{format_counts(counts)} would be {self.action.value}. Nothing was changed."
             if self.output != "text":
                 say(text)
             text += describe_left_alone(result)
@@ -263,10 +267,13 @@ def _change_options(action: Action) -> Callable[[Callable[..., None]], Callable[
 
 @messages.command(epilog="\b\nExample:\n  pillarbox messages redrive --destination billing --error 'HTTP 503' --yes\n")
 @_change_options(Action.REDRIVEN)
-@click.option("--to", metavar="NAME", envvar="PILLARBOX_TO", show_envvar=True,
+@click.option("--to", metavar="NAME", envvar="PILLARBOX_TO", show_envvar=True, shell_complete=complete_destination,
               help="Send them to this destination instead. What was skipped needs it.")  # fmt: skip
 def redrive(change: _Change, by: str, to: str | None) -> None:
-    """Send failed, held or discarded messages again, with all their attempts."""
+    """Send failed or held messages again, with all their attempts.
+
+    Those that were discarded or skipped too, if --state or their ids name them.
+    """
     change.run(lambda store, selection: store.redrive(selection, by=by, limit=BATCH_SIZE, to=to))
 
 

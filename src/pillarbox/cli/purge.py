@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -10,10 +10,11 @@ import click
 
 from pillarbox.cli._confirm import confirm, confirm_options
 from pillarbox.cli._options import Target, by_option, target_options
-from pillarbox.cli._output import OutputFormat, output_option, show
+from pillarbox.cli._output import OutputFormat, Progress, output_option, show
 from pillarbox.contracts.store import Action, OperatorStore, Selection
 from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import State
+from pillarbox.operations.bulk import format_counts
 from pillarbox.relay.configuration import read_relay_section
 from pillarbox.relay.settings import Retention
 
@@ -37,8 +38,12 @@ def purge(target: Target, dry_run: bool, yes: bool, by: str, output: OutputForma
     matched = target.run(lambda store: _count(store, limits))
     total = sum(matched.values())
     if not dry_run and total and not yes:
-        confirm(f"Remove {total:,} closed messages from {target.url}?", effect="removes messages", done="removed")
-    removed = {} if dry_run else target.run(lambda store: _purge(store, retention, by=by))
+        counts = {state: matched[state.value] for state in limits if matched[state.value]}
+        confirm(f"Remove {format_counts(counts)} from {target.url}?", effect="removes messages", done="removed")
+    removed: dict[str, int] = {}
+    if not dry_run:
+        with Progress(total) as progress:
+            removed = target.run(lambda store: _purge(store, retention, by=by, on_progress=progress.show))
     lines = [
         f"{state.value}: {matched[state.value]:,} older than {format_duration(limit)}"
         for state, limit in limits.items()
@@ -61,19 +66,23 @@ async def _count(store: OperatorStore, limits: Mapping[State, timedelta]) -> dic
     }
 
 
-async def _purge(store: OperatorStore, retention: Retention, *, by: str) -> dict[str, int]:
+async def _purge(
+    store: OperatorStore, retention: Retention, *, by: str, on_progress: Callable[[int], None]
+) -> dict[str, int]:
     """Remove in batches. What was removed is noted in the journal, even if it was interrupted half-way."""
     removed: dict[str, int] = {}
     try:
         for state, limit in _list_limits(retention).items():
             while count := await store.purge(state, older_than=limit, limit=retention.batch):
                 removed[state.value] = removed.get(state.value, 0) + count
+                on_progress(sum(removed.values()))
         for name, age in (("inbox", retention.inbox), ("inbox_failed", retention.inbox_failed)):
             if age == FOREVER:
                 continue
             is_failed = name == "inbox_failed"
             while count := await store.purge_inbox(older_than=age, limit=retention.batch, failed=is_failed):
                 removed[name] = removed.get(name, 0) + count
+                on_progress(sum(removed.values()))
     finally:
         if removed:
             detail = ", ".join(f"{count} {what}" for what, count in removed.items())

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import click
 
-from pillarbox.cli._options import Target, by_option, target_options
+from pillarbox.cli._options import Target, by_option, complete_destination, target_options
 from pillarbox.cli._output import OutputFormat, output_option, show
-from pillarbox.message import check_destination
 
 __all__ = ["resume"]
 
 
 @click.command(epilog="\b\nExample:\n  pillarbox resume billing\n")
-@click.argument("destination")
+@click.argument("destination", shell_complete=complete_destination)
 @target_options
 @by_option
 @output_option
 def resume(target: Target, destination: str, by: str, output: OutputFormat) -> None:
     """Start delivery to a paused destination again."""
-    check_destination(destination)
+    target.check_destination(destination)
     changed = target.run(lambda store: store.resume(destination, by=by))
     text = f"{destination} goes on." if changed else f"{destination} was not paused."
     show({"destination": destination, "paused": False, "changed": changed, "by": by}, text=text, output=output)

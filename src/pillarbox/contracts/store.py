@@ -245,8 +245,9 @@ class OperatorStore(AnyStore, Protocol):
     async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
         """Send failed, held, skipped or discarded messages again, in id order, attempts back at 0.
 
-        With `to` they go to that destination instead. A skipped one needs it. Other states are not touched; a batch
-        that names only such messages by id is an `IllegalTransition`.
+        With `to` they go to that destination instead. A skipped one needs it. A selection without states and ids
+        means failed and held ones alone: what was discarded or skipped was closed on purpose. Other states are not
+        touched; a batch that names only such messages by id is an `IllegalTransition`.
         """
 
     async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:

@@ -103,8 +103,15 @@ _ELIGIBLE: Final = {
 
 
 def eligible_states(action: Action, selection: Selection, *, to: str | None = None) -> list[State]:
-    """List the states that the action applies to and the selection allows. A skipped message needs a destination."""
+    """List the states that the action applies to and the selection allows. A skipped message needs a destination.
+
+    A redrive by filters alone means what failed. What was discarded or skipped was closed on purpose: that must be
+    named, by its state or by its id.
+    """
     states = _ELIGIBLE[action] if to is None else (*_ELIGIBLE[action], State.SKIPPED)
+    is_by_filters = selection.ids is None and selection.message_ids is None and selection.states is None
+    if action is Action.REDRIVEN and is_by_filters:
+        return [State.FAILED]
     return [state for state in states if selection.states is None or state in selection.states]
 
 

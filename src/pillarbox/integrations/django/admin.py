@@ -69,7 +69,7 @@ class MessageAction:
     @property
     def states(self) -> Sequence[State]:
         """States of the messages that it can change."""
-        return eligible_states(self.action, Selection())
+        return eligible_states(self.action, Selection(states=list(State)))
 
     def run(self, ids: Sequence[int], *, by: str, reason: str, using: str) -> BulkResult:
         """Change those of these messages that it can. The journal notes by whom.

@@ -101,13 +101,25 @@ class RedriveContract:
         assert await store.redrive(Selection(ids=[message.id]), by="ann", limit=1) == BulkResult(1, message.id)
         assert await read_state(store, message) is State.PENDING
 
+    async def test_filters_alone_leave_what_was_closed_on_purpose(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await _put_one_of_each(harness)
+        for to in (None, "spare"):
+            await store.redrive(Selection(topic=messages[State.FAILED].topic), by="ann", limit=MANY, to=to)
+            assert await read_state(store, messages[State.FAILED]) is State.PENDING
+            for state in (State.DISCARDED, State.SKIPPED, State.DELIVERED):
+                assert await read_state(store, messages[state]) is state
+        named = Selection(topic=messages[State.FAILED].topic, states=[State.DISCARDED])
+        assert (await store.redrive(named, by="ann", limit=MANY)).count == 1
+
     async def test_a_skipped_message_needs_a_destination(self, harness: StoreHarness) -> None:
         store = harness.store
         (message,) = await put(harness, sample(key=NEAR, destination="_skipped"))
         fence = await own(store, LANE, destination="_skipped")
         await close(store, fence, message, State.SKIPPED)
-        assert await store.redrive(Selection(), by="ann", limit=MANY) == BulkResult(0, 0)
-        assert await store.redrive(Selection(), by="ann", limit=MANY, to="orders") == BulkResult(1, message.id)
+        skipped = Selection(states=[State.SKIPPED])
+        assert await store.redrive(skipped, by="ann", limit=MANY) == BulkResult(0, 0)
+        assert await store.redrive(skipped, by="ann", limit=MANY, to="orders") == BulkResult(1, message.id)
         assert list_ids(await store.read_due("orders", partitions=[LANE], limit=MANY)) == [message.id]
 
     async def test_to_another_destination(self, harness: StoreHarness) -> None:

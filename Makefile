@@ -4,10 +4,12 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 VENV := .venv
 JOBS ?= 4
+DEMO := .venv-demo
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(DEMO)/.ready
 OLDEST_READY := $(OLDEST)/.ready
 TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test_outbox*.py tests/*/test_inbox*.py \
 	tests/*/test_alembic*.py tests/*/django_project))
@@ -21,17 +23,31 @@ help: ## List these targets
 
 venv: $(READY) ## Make .venv with everything pinned in constraints.txt
 
-$(READY): pyproject.toml constraints.txt
+define check-python
 	@test -n "$(PYTHON)" || { echo "Pillarbox needs Python 3.11 or newer and found none: install one, or name it with make PYTHON=/path/to/python3."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Pillarbox needs Python 3.11 or newer, and $(PYTHON) is older or missing: name another with make PYTHON=/path/to/python3."; exit 1; }
+endef
+
+$(READY): pyproject.toml constraints.txt
+	$(check-python)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing what constraints.txt pins into $(VENV)"
+	@echo "Installing what constraints.txt pins into $(VENV): all drivers, test servers and tools, about 600 MB; this takes minutes"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## See it deliver while relays are killed (ARGS="--orders 500" passes options)
-	$(BIN)/pillarbox demo $(ARGS)
+# Uses .venv if it is there. Otherwise the demo gets a small one of its own, with the same versions: hashes cannot be
+# checked for a folder such as this one, so the pins are used without them.
+demo: $(if $(wildcard $(READY)),,$(DEMO_READY)) ## See it deliver while relays are killed (ARGS="--orders 500" passes options)
+	$(if $(wildcard $(READY)),$(BIN),$(DEMO)/bin)/pillarbox demo $(ARGS)
+
+$(DEMO_READY): pyproject.toml constraints.txt
+	$(check-python)
+	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@echo "Installing what the demo needs into $(DEMO): Pillarbox, aiohttp, rich, and what those need; about 60 MB"
+	@sed -n 's/^\([a-z0-9][^ ]*==[^\\]*\).*/\1/p' constraints.txt > $(DEMO)/pins.txt
+	$(DEMO)/bin/python -m pip install --disable-pip-version-check -c $(DEMO)/pins.txt -e '.[http,cli]'
+	@touch $@
 
 example: $(READY) ## Run an example until Ctrl-C (NAME=shop_fastapi; docs/examples.md tells of each)
 	@test -f "examples/$(NAME)/__main__.py" || { echo "Which one? make example NAME=ONE, where ONE is one of $(sort $(EXAMPLES))."; exit 2; }
@@ -98,5 +114,5 @@ constraints: $(READY) ## Resolve constraints.txt anew
 		--output-file constraints.txt pyproject.toml
 
 clean: ## Remove the virtualenvs, caches and build results
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) .servers dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) $(OLDEST) $(NEWEST) .servers dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples proof -name __pycache__ -prune -exec rm -rf {} +

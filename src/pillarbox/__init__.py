@@ -9,6 +9,7 @@ from pillarbox.domain_events import Aggregate
 from pillarbox.errors import (
     ConfigError,
     DecodeError,
+    MessageRejected,
     NotInTransaction,
     PillarboxError,
     PublishError,
@@ -58,6 +59,7 @@ __all__ = [
     "Inbox",
     "Kind",
     "Message",
+    "MessageRejected",
     "Names",
     "NotInTransaction",
     "Outbox",

@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 
 from pillarbox.cli._program import pillarbox as program
 from tests.support.cli.program import PROGRAM, environment, pillarbox
+from tests.support.cli.shop import Shop
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -49,10 +50,45 @@ def test_the_program_answers_each_shell_in_its_own_way(shell: str, place: str, a
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_is_printed_and_the_docs_say_where_to_put_it(shell: str) -> None:
-    told = pillarbox(_PILLARBOX_COMPLETE=f"{shell}_source")
+    told = pillarbox("completion", shell)
     assert (told.code, told.err) == (0, "")
     assert f"_PILLARBOX_COMPLETE={shell}_complete" in told.out
-    assert f"_PILLARBOX_COMPLETE={shell}_source pillarbox" in DOCS.read_text()
+    assert told.out == pillarbox(_PILLARBOX_COMPLETE=f"{shell}_source").out
+    assert f"pillarbox completion {shell} >" in DOCS.read_text()
+
+
+def test_the_shell_is_the_one_that_the_person_uses() -> None:
+    assert pillarbox("completion", SHELL="/usr/bin/zsh").out == pillarbox("completion", "zsh").out
+    unknown = pillarbox("completion", SHELL="/bin/tcsh")
+    assert (unknown.code, "bash, zsh or fish" in unknown.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["pause", "resume", "messages redrive --to", "messages list --destination", "failures --destination", "relay --to"],
+)
+def test_names_of_destinations_are_completed(shop: Shop, words: str) -> None:
+    shop.publish(1, to="billing")
+    shop.publish(1, to="mail")
+    (shop.folder / "pillarbox.toml").write_text(
+        '[store]\nurl = "sqlite:///shop.db"\n[destinations.bills]\nurl = "https://bills.example"\n'
+    )
+    typed = f"pillarbox {words} b"
+    told = pillarbox(
+        cwd=shop.folder, COMP_WORDS=typed, COMP_CWORD=str(len(typed.split()) - 1), _PILLARBOX_COMPLETE="bash_complete"
+    )
+    assert (told.out.split(), told.err) == (["plain,billing", "plain,bills"], "")
+
+
+def test_what_fails_while_a_name_is_completed_is_not_shown(tmp_path: Path) -> None:
+    variables = {"COMP_WORDS": "pillarbox pause ", "COMP_CWORD": "2", "_PILLARBOX_COMPLETE": "bash_complete"}
+    file = tmp_path / "pillarbox.toml"
+    file.write_text('[store]\nurl = "nosuch://x"\n[destinations.mail]\nurl = "x"\n')
+    told = pillarbox(cwd=tmp_path, **variables)
+    assert (told.out, told.err) == ("plain,mail\n", "")
+    file.write_text("[broken")
+    told = pillarbox(cwd=tmp_path, **variables)
+    assert (told.out.strip(), told.err) == ("", "")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: install it, or believe the other tests")

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -346,6 +347,38 @@ def test_a_missing_extra_is_named_before_anything_starts(tmp_path: Path) -> None
     ran = pillarbox("demo", PYTHONPATH=forbid_imports(modules, "aiohttp"), TMPDIR=str(tmp_path))
 
     assert (ran.code, "pillarbox[http]" in ran.sentence) == (2, True)
+
+
+ROOT = Path(__file__).parents[2]
+OTHER_PACKAGES = (
+    "pymysql", "asyncpg", "psycopg", "aiosqlite", "sqlalchemy", "pamqp", "confluent_kafka", "nats", "redis", "paho",
+    "aiobotocore", "prometheus_client", "opentelemetry", "faststream", "uvloop", "pydantic", "django",
+)  # fmt: skip
+
+
+def test_it_needs_no_more_than_its_two_extras(tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    ran = pillarbox(
+        "demo", "--orders", "10", "--json", PYTHONPATH=forbid_imports(modules, *OTHER_PACKAGES), TMPDIR=str(tmp_path)
+    )
+
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out.splitlines()[-1])["lost"] == 0
+
+
+def test_make_installs_these_two_alone_and_says_so(tmp_path: Path) -> None:
+    """A dry run in a folder where nothing is installed yet."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    planned = subprocess.run(["make", "-n", "demo"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    installs = [line for line in planned.splitlines() if "pip install" in line]
+    assert len(installs) == 1
+    assert installs[0].endswith("-c .venv-demo/pins.txt -e '.[http,cli]'")
+    assert "-q" not in installs[0]
+    assert 'echo "Installing what the demo needs into .venv-demo' in planned
+    assert ".venv-demo/bin/pillarbox demo" in planned.splitlines()[-1]
 
 
 def test_the_program_is_a_module_too() -> None:

@@ -6,10 +6,12 @@ import asyncio
 import getpass
 import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import click
@@ -26,7 +28,15 @@ from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath, list_fields, to_plain
 from pillarbox.stores.urls import StoreUrl
 
-__all__ = ["Target", "by_option", "complete_destination", "configuration_options", "target_options"]
+__all__ = [
+    "Target",
+    "by_option",
+    "complete_destination",
+    "configuration_options",
+    "import_from_here",
+    "parse_destination",
+    "target_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -73,9 +83,20 @@ def configuration_options(command: Callable[Concatenate[Config, P], R]) -> Calla
     @wraps(command)
     def with_config(*args: Any, config: str | None, to: Sequence[str], **rest: Any) -> R:
         flags = {**_take_values(_STORE_FLAGS + _RELAY_FLAGS, rest), **_parse_destinations(to)}
+        import_from_here()
         return command(Config.load(config, flags=flags), *args, **rest)
 
     return _add_options(with_config, _CONFIG, *map(_to_option, _STORE_FLAGS), _TO, *map(_to_option, _RELAY_FLAGS))
+
+
+def import_from_here() -> None:
+    """Let modules of the current folder be imported: an installed program finds them only if told, unlike `python -m`.
+
+    `handlers:shop:handlers` and `pillarbox consume shop:consumer` name such modules.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def complete_destination(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -217,14 +238,14 @@ def _parse_destinations(to: Sequence[str]) -> dict[KeyPath, ConfigValue]:
     values: dict[KeyPath, ConfigValue] = {}
     names: list[str] = []
     for text in to:
-        name, url = _parse_destination(text)
+        name, url = parse_destination(text)
         names.append(name)
         if url is not None:
             values["destinations", name, "url"] = ConfigValue(url, _TO_ORIGIN)
     return {**values, ("relay", "destinations"): ConfigValue(names, _TO_ORIGIN)}
 
 
-def _parse_destination(text: str) -> tuple[str, str | None]:
+def parse_destination(text: str) -> tuple[str, str | None]:
     """Split `NAME=URL`. A NAME alone has no URL; a URL alone is for the destination with the default name."""
     match = _NAMED_URL.fullmatch(text)
     if match is None:

@@ -31,7 +31,7 @@ from pillarbox.relay.configuration import (
 )
 from pillarbox.settings import DEFAULT_ORIGIN, ConfigOrigin, KeyPath, format_key, list_fields, to_plain
 
-__all__ = ["ConfigEntry", "config", "format_toml", "list_entries", "show_config"]
+__all__ = ["ConfigEntry", "config", "format_toml", "format_toml_value", "list_entries", "show_config"]
 
 _EPILOG = """\b
 Example:
@@ -166,17 +166,18 @@ def format_toml(entries: Iterable[ConfigEntry]) -> str:
 
 def _format_line(entry: ConfigEntry) -> str:
     key, value = format_key(entry.path[-1:]), entry.value
-    line = f"# {key} is not set" if value is None else f"{key} = {_format_toml_value(value)}"
+    line = f"# {key} is not set" if value is None else f"{key} = {format_toml_value(value)}"
     return f"{line}  # {to_line(entry.origin_text)}"
 
 
-def _format_toml_value(value: object) -> str:
+def format_toml_value(value: object) -> str:
+    """Format a value as the file holds it."""
     match value:
         case list():
-            return f"[{', '.join(map(_format_toml_value, value))}]"
+            return f"[{', '.join(map(format_toml_value, value))}]"
         case dict():
             pairs = [
-                f"{format_key((name,))} = {_format_toml_value(inner)}"
+                f"{format_key((name,))} = {format_toml_value(inner)}"
                 for name, inner in value.items()
                 if inner is not None
             ]

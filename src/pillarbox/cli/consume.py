@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import sys
-from pathlib import Path
 
 import click
 
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
+from pillarbox.cli._options import import_from_here
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.config import Config, read_section
 from pillarbox.consumer import Consumer
@@ -67,10 +66,7 @@ def _import(name: str) -> object:
     module, _, attribute = name.partition(":")
     if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise ConfigError(f"{name!r} does not name a consumer: write package.module:consumer.")
-    # An installed program does not have the current folder on its path, unlike `python -m`.
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    import_from_here()
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -265,7 +265,9 @@ def _change_options(action: Action) -> Callable[[Callable[..., None]], Callable[
     return decorate
 
 
-@messages.command(epilog="\b\nExample:\n  pillarbox messages redrive --destination billing --error 'HTTP 503' --yes\n")
+@messages.command(
+    epilog="\b\nExample:\n  pillarbox messages redrive --destination billing --error 'answered 503' --yes\n"
+)
 @_change_options(Action.REDRIVEN)
 @click.option("--to", metavar="NAME", envvar="PILLARBOX_TO", show_envvar=True, shell_complete=complete_destination,
               help="Send them to this destination instead. What was skipped needs it.")  # fmt: skip

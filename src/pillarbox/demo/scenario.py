@@ -62,8 +62,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kill_after(self) -> int:
-        """Messages that are delivered between two kills."""
-        return self.orders // 30
+        """Messages that are delivered between two kills: at least one, or relays that start slowly never deliver."""
+        return max(1, self.orders // 30)
 
     @property
     def kills_until(self) -> int:

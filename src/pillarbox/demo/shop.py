@@ -19,8 +19,6 @@ from pillarbox.errors import ConfigError
 from pillarbox.events import Types
 from pillarbox.message import Names
 from pillarbox.outbox import Outbox
-from pillarbox.stores.mariadb.connection import connect
-from pillarbox.stores.mariadb.connection import map_errors as map_mariadb_errors
 from pillarbox.stores.postgres.connection import map_errors
 from pillarbox.stores.postgres.driver import Connection, load_driver
 from pillarbox.stores.urls import StoreUrl, parse_store_url
@@ -300,6 +298,10 @@ class MariadbShop:
     writers = _WRITERS
 
     def __init__(self, url: StoreUrl, *, names: Names) -> None:
+        # Imported here: it needs its driver, and a demo on another store does not.
+        from pillarbox.stores.mariadb.connection import connect, map_errors
+
+        self._connect, self._map_errors = connect, map_errors
         self._url = url
         assert names.schema is not None, "the demo has a database of its own"  # noqa: S101
         self._schema = names.schema
@@ -309,7 +311,7 @@ class MariadbShop:
 
     async def open(self) -> None:
         for _ in range(_WRITERS):
-            connection = await asyncio.to_thread(connect, self._url.dsn, timeout=_TIMEOUT)
+            connection = await asyncio.to_thread(self._connect, self._url.dsn, timeout=_TIMEOUT)
             self._connections.append(connection)
             self._idle.put_nowait(connection)
 
@@ -364,7 +366,7 @@ class MariadbShop:
     async def _run(self, work: Callable[[Any], T]) -> T:
         connection = await self._idle.get()
         try:
-            with map_mariadb_errors():
+            with self._map_errors():
                 return await asyncio.to_thread(work, connection)
         finally:
             self._idle.put_nowait(connection)

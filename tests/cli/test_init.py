@@ -40,7 +40,7 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_comment_shows_the_default_that_is_in_force(tmp_path: Path) -> None:
     text = build_file(store="sqlite:///shop.db", destinations={"mail": "https://mail.example"}, source="/shop")
-    without_rate = "\n".join(line for line in text.splitlines() if not line.startswith("# rate"))
+    without_rate = "\n".join(line for line in text.splitlines() if not line.startswith(("# rate", "# readiness")))
     uncommented = re.sub(r"^# (?=[\w.]+ = )", "", without_rate, flags=re.MULTILINE)
     entries = []
     for name, content in (("plain.toml", text), ("uncommented.toml", uncommented)):

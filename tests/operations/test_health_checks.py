@@ -55,6 +55,13 @@ def test_a_destination_that_is_away_is_named() -> None:
     assert list(check_readiness(away).reasons) == ["the destination billing cannot be reached"]
 
 
+def test_a_destination_that_does_not_count_is_noted_and_no_reason() -> None:
+    away = seen(registry=registry(reachable=[]), optional=frozenset({"billing"}))
+    assert list(check_readiness(away).reasons) == ["the destination mail cannot be reached"]
+    ready = check_readiness(seen(registry=registry(reachable=["mail"]), optional=frozenset({"billing"})))
+    assert (ready.ok, list(ready.notes)) == (True, ["the destination billing cannot be reached"])
+
+
 def test_what_the_registry_does_not_have_is_neither() -> None:
     hung = seen(registry=registry(relay_id=uuid4()))
     assert (check_liveness(hung).ok, check_readiness(hung).ok) == (False, False)

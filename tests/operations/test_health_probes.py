@@ -55,13 +55,14 @@ class Served:
         *,
         file: Path | None = None,
         also: Mapping[str, Callable[[], Transport]] = MappingProxyType({}),
+        readiness: bool | None = None,
     ) -> None:
         self.file = str(file)
         self.transport = MemoryTransport()
         self.metrics = PrometheusTelemetry()
         transports = {"billing": lambda: self.transport, **also}
         destinations = [
-            Destination(transport, DestinationSettings(name=name, ping_interval=OFTEN))
+            Destination(transport, DestinationSettings(name=name, ping_interval=OFTEN, readiness=readiness))
             for name, transport in transports.items()
         ]
         self.relay = Relay(relay_store, destinations, settings=SETTINGS, telemetry=self.metrics)
@@ -138,6 +139,39 @@ async def test_a_destination_that_cannot_be_reached_is_named(served: Served) -> 
         await served.becomes("livez", 200)
         served.transport.come_back()
         await served.becomes("readyz", 200)
+
+
+@pytest.mark.parametrize(
+    ("url", "readiness", "code"),
+    [
+        ("http://127.0.0.1:9/hooks?allow_private=true", None, 200),
+        ("http://127.0.0.1:9/hooks?allow_private=true", True, 503),
+        ("redis://127.0.0.1:9", None, 503),
+        ("redis://127.0.0.1:9", False, 200),
+        ("amqp://127.0.0.1:9", None, 503),
+        ("nats://127.0.0.1:9", None, 503),
+    ],
+)
+async def test_brokers_count_and_webhooks_only_where_their_destination_says_so(
+    tmp_path: Path, url: str, readiness: bool | None, code: int
+) -> None:
+    """Nobody listens at port 9."""
+    file = tmp_path / "shop.db"
+    await open_schema(parse_store_url(f"sqlite:///{file}"), names=Names()).install()
+    made = Served(
+        SqliteStore(file), lambda: SqliteStore(file), file=file, readiness=readiness,
+        also={"events": lambda: transport_from_url(url)},
+    )  # fmt: skip
+    try:
+        async with made.relay:
+            cannot = "the destination events cannot be reached"
+            async with asyncio.timeout(PATIENCE):
+                while cannot not in (await asyncio.to_thread(made.get, "readyz"))[1]:  # noqa: ASYNC110 - a thread asks
+                    await asyncio.sleep(0.05)
+            status, body = await asyncio.to_thread(made.get, "readyz")
+            assert (status, json.loads(body)["notes" if code == 200 else "reasons"]) == (code, [cannot])
+    finally:
+        await asyncio.to_thread(made.server.stop)
 
 
 async def test_cut_off_from_one_broker_an_idle_relay_names_it_and_no_other(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ VALUES: Mapping[KeyPath, tuple[Written, ...]] = {
     (*HOOKS, "ping_interval"): TIMES,
     (*HOOKS, "after_failure"): (('"hold"', "hold"), ("continue", "continue"), ("hold", "hold")),
     (*HOOKS, "rate"): (("1", 1.0), ("2.5", 2.5), ("none", None)),
+    (*HOOKS, "readiness"): (("true", True), ("false", False), ("none", None)),
     (*HOOKS, "dead_letter"): (('"dead"', "dead"), ("none", None), ("dead", "dead")),
     (*HOOKS, "retry", "attempts"): (("3", 3), ("forever", "forever"), ("7", 7)),
     (*HOOKS, "retry", "first"): TIMES,

@@ -174,6 +174,7 @@ def _build_destination(name: str, url: str) -> list[str]:
         *_comment(DestinationSettings, "retry.first", what="the first wait; each further one is twice as long"),
         *_comment(DestinationSettings, "retry.longest", what="limit of a wait"),
         *_comment(DestinationSettings, "after_failure", what='or "hold": the key waits until a person acts'),
+        "# readiness = true  # relays that cannot reach it are not ready; by default not so for webhooks",
         "# rate = 100  # limit of messages per second; there is none by default",
         "",
     ]

@@ -22,6 +22,11 @@ class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Number of messages that one `send` takes at most. 1: each message is answered on its own."""
     max_payload: int | None = None
     """The largest payload in bytes that the broker is known to take."""
+    readiness: bool = True
+    """A relay that cannot reach the other side is not ready, unless its destination says otherwise.
+
+    False for webhooks: the other side is a partner's, and a partner's outage is no reason to stop a rollout.
+    """
 
 
 class Outcome(msgspec.Struct, frozen=True):

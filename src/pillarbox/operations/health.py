@@ -118,7 +118,9 @@ class _Metrics:
 
 
 def _to_response(result: ProbeResult) -> Response:
-    body = {"status": "ok" if result.ok else "failed", "reasons": list(result.reasons)}
+    body: dict[str, object] = {"status": "ok" if result.ok else "failed", "reasons": list(result.reasons)}
+    if result.notes:
+        body["notes"] = list(result.notes)
     return 200 if result.ok else 503, "application/json", msgspec.json.encode(body)
 
 
@@ -173,6 +175,7 @@ class Probes:
             stopping=health.stopping,
             idle_for=health.idle_for,
             lease=health.lease,
+            optional=health.optional,
             registry=tables.registry,
             stuck=[claim for claim in tables.stuck if claim.relay_id == health.relay_id],
             store_error=tables.error,
@@ -256,6 +259,8 @@ class RelayState(msgspec.Struct, frozen=True, kw_only=True):
     idle_for: float
     """Seconds since the relay's loop last made progress, by the process's own clock."""
     lease: timedelta
+    optional: frozenset[str] = frozenset()
+    """Destinations that do not count for readiness."""
     registry: Registry | None
     """None: the store cannot be reached."""
     stuck: Sequence[OpenClaim] = ()
@@ -273,6 +278,8 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
     ok: bool
     reasons: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    """What is wrong and does not count."""
 
 
 def check_liveness(state: RelayState) -> ProbeResult:
@@ -293,7 +300,11 @@ def check_liveness(state: RelayState) -> ProbeResult:
 
 
 def check_readiness(state: RelayState) -> ProbeResult:
-    """Succeed when the relay is alive and reaches the store and every destination it serves."""
+    """Succeed when the relay is alive and reaches the store and every destination that counts.
+
+    An outage of a partner's webhook must not stop a rollout or the drain of a node, so webhooks count only where
+    their destination says so.
+    """
     if state.stopping:
         return ProbeResult(False, ["it is stopping"])
     if state.registry is None:
@@ -304,8 +315,9 @@ def check_readiness(state: RelayState) -> ProbeResult:
     if not own:
         return ProbeResult(False, ["it is not alive in the registry: it did not renew its lease"])
     unreachable = sorted(set(own[0].destinations) - set(own[0].reachable) - {SKIPPED_DESTINATION})
-    reasons = [f"the destination {name} cannot be reached" for name in unreachable]
-    return ProbeResult(not reasons, reasons)
+    reasons = [f"the destination {name} cannot be reached" for name in unreachable if name not in state.optional]
+    notes = [f"the destination {name} cannot be reached" for name in unreachable if name in state.optional]
+    return ProbeResult(not reasons, reasons, notes)
 
 
 # --- a server for a relay that runs by itself ---

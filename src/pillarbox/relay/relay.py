@@ -68,6 +68,8 @@ class RelayHealth(msgspec.Struct, frozen=True, kw_only=True):
     idle_for: float
     """Seconds for which its event loop has been blocked. Waiting for a store does not block it."""
     lease: timedelta
+    optional: frozenset[str] = frozenset()
+    """Destinations that it may be cut off from and still be ready."""
 
 
 class Relay:
@@ -113,6 +115,8 @@ class Relay:
         self._once = False
         self._task: asyncio.Task[None] | None = None
         self._pipelines: dict[str, Pipeline] = {}
+        self._optional: frozenset[str] = frozenset()
+        """Destinations that do not count for readiness."""
         self._arming: WakeupArming | None = None
         self.relay_id: str | None = None
         self._is_registered = False
@@ -156,6 +160,7 @@ class Relay:
             stopping=self._stop.is_set(),
             idle_for=0.0 if probe is None else probe.measure_block(),
             lease=self._settings.lease,
+            optional=self._optional,
         )
 
     def stop(self) -> None:
@@ -393,9 +398,12 @@ class Relay:
             telemetry=self._telemetry,
             dice=self._dice,
         )
+        transport = destination.transport()
+        counts = transport.features.readiness if settings.readiness is None else settings.readiness
+        self._optional = self._optional - {settings.name} if counts else self._optional | {settings.name}
         return Pipeline(
             state,
-            transport=destination.transport(),
+            transport=transport,
             open_transport=destination.transport,
             backoff=PollBackoff(poll_interval=self._settings.poll_interval),
             lone_cap=self._settings.lone_cap,

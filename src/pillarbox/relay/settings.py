@@ -56,6 +56,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most messages per second; None for no limit."""
     dead_letter: str | None = None
     """Destination to which a message that fails goes on at once. Then no key is held."""
+    readiness: bool | None = None
+    """Whether a relay that cannot reach it is not ready. None: the transport decides; webhooks do not count."""
 
     def __post_init__(self) -> None:
         check_destination(self.name)

@@ -45,7 +45,7 @@ class HttpTransport:
         lookup: Lookup = system_lookup,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.features = TransportFeatures(name="http", batch=1)
+        self.features = TransportFeatures(name="http", batch=1, readiness=False)
         self.settings = settings
         self._clock = SystemClock() if clock is None else clock
         secrets = [secret.read(option="secret", environ=environ) for secret in settings.secret]

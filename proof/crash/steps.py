@@ -10,7 +10,7 @@ import msgspec
 
 from pillarbox.contracts.store import Claim, Settlement
 from pillarbox.message import Message, State, Waits
-from pillarbox.relay.ordering import LONE_STRIKES
+from pillarbox.relay.ordering import SUSPECT_STRIKES
 from proof.crash.points import KillPoint
 from proof.kill_points import Call, Kill, Stage, Step
 from proof.messages import DESTINATION, POISON, NumberedEvent
@@ -49,7 +49,7 @@ def _parks(call: Call) -> bool:
 
 def _is_alone(call: Call) -> bool:
     claim: Claim = call.args[1]
-    return claim.strikes >= LONE_STRIKES
+    return claim.strikes >= SUSPECT_STRIKES
 
 
 def _is_for_consumer(call: Call) -> bool:

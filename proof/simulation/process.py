@@ -81,14 +81,14 @@ def _without_skipping(relay: Relay, lease: Lease) -> dict[str, Pipeline]:
 
 
 class SimulatedTransport:
-    """One connection of one relay to a destination. A lone one carries a single message."""
+    """One connection of one relay to a destination: the shared one, or one for suspects."""
 
     def __init__(
         self,
         broker: Broker,
         *,
         relay_id: str,
-        is_lone: bool,
+        for_suspects: bool,
         batch: int,
         loop: ProcessLoop,
         timeline: Timeline,
@@ -100,15 +100,17 @@ class SimulatedTransport:
         self.features = TransportFeatures(name="simulated", batch=batch)
         self._broker = broker
         self._relay_id = relay_id
-        self._is_lone = is_lone
+        self._for_suspects = for_suspects
         self._loop = loop
         self._timeline = timeline
         self._failures = failures
         self._on_send = on_send
         self._on_step = on_step
         self._die = die
-        self._made_at = timeline.now
-        """When it was opened: the attempt of a lone message begins with its connection."""
+        self._began_at: float | None = timeline.now if for_suspects else None
+        """When the first group on a connection for suspects began: before it was opened. Then None."""
+        self._under_way = 0
+        """How many messages are not answered yet."""
 
     async def open(self) -> None:
         await self._check_reachable()
@@ -135,16 +137,21 @@ class SimulatedTransport:
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         self._on_send(messages)
-        began = self._made_at if self._is_lone else self._timeline.now
+        began = self._timeline.now if self._began_at is None else self._began_at
         self._failures.record_send(self._relay_id, self._broker.name, messages, began)
         answer: asyncio.Future[Sequence[Outcome]] = self._loop.create_future()
         self._broker.send(Send(messages, answer, die=self._die))
         self._on_step()
+        self._under_way += len(messages)
         try:
             outcomes = await answer
         except BaseException as error:
             self._record_no_answer(messages, error)
             raise
+        finally:
+            self._under_way -= len(messages)
+            if not self._under_way:
+                self._began_at = None
         self._record_answers(messages, outcomes)
         self._on_step()
         return outcomes
@@ -152,9 +159,10 @@ class SimulatedTransport:
     def _record_no_answer(self, messages: Sequence[Message], error: BaseException) -> None:
         if self._loop.is_dead:
             return
+        is_alone = self._for_suspects and self._under_way == 1
         for message in messages:
             self._failures.record_refusal(self._relay_id, self._broker.name, message.id)
-            if self._is_lone and isinstance(error, TransportUnavailable) and error.mid_send:
+            if is_alone and isinstance(error, TransportUnavailable) and error.mid_send:
                 self._failures.record_lone_death(self._relay_id, self._broker.name, message.id)
 
     def _record_answers(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
@@ -271,9 +279,9 @@ class Process:
         env, relay_id = self._env, str(self.relay.relay_id)
         number = self._connections[relay_id, destination] = self._connections.get((relay_id, destination), 0) + 1
         return SimulatedTransport(
-            env.brokers[destination], relay_id=relay_id, is_lone=number > 1, batch=env.scenario.send_batch, loop=loop,
-            timeline=env.timeline, failures=env.failures, on_send=lambda messages: self._on_send(relay_id, messages),
-            die=lambda: self._die(loop), on_step=self._on_step,
+            env.brokers[destination], relay_id=relay_id, for_suspects=number > 1, batch=env.scenario.send_batch,
+            loop=loop, timeline=env.timeline, failures=env.failures, die=lambda: self._die(loop),
+            on_send=lambda messages: self._on_send(relay_id, messages), on_step=self._on_step,
         )  # fmt: skip
 
     def _on_step(self) -> None:

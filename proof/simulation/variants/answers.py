@@ -13,7 +13,7 @@ from pillarbox.relay import ordering as ordering_module
 from pillarbox.relay import reader as reader_module
 from pillarbox.relay import sender as sender_module
 from pillarbox.relay.destination import DestinationState
-from pillarbox.relay.ordering import LaneOrdering, ReadDecision
+from pillarbox.relay.ordering import LONE_STRIKES, LaneOrdering, ReadDecision
 from pillarbox.relay.outcome_policy import OutcomePolicy
 from pillarbox.relay.reader import Reader
 from pillarbox.relay.sender import Sender
@@ -126,7 +126,7 @@ def neighbours_struck(replace: Replace) -> None:
 def deaths_without_a_witness(replace: Replace) -> None:
     """A relay that dies with a message in hand is held against it, although the destination answers nobody."""
     replace(OutcomePolicy, "has_lone_witness", lambda policy, message: True)
-    replace(Sender, "_may_send_lone", lambda sender: True)
+    replace(Sender, "_may_send_suspects", lambda sender: True)
 
 
 def never_given_up(replace: Replace) -> None:
@@ -135,8 +135,20 @@ def never_given_up(replace: Replace) -> None:
 
 
 def never_alone(replace: Replace) -> None:
-    """A deadly message is sent with others, however often relays died of it."""
-    replace(ordering_module, "LONE_STRIKES", 10_000)
+    """A deadly message is sent as any other, however often relays died of it."""
+    replace(ordering_module, "SUSPECT_STRIKES", 10_000)
+
+
+def suspects_not_split(replace: Replace) -> None:
+    """Suspects are sent in one group, however often relays died of it."""
+    replace(ordering_module, "_max_group", lambda strikes: 256)
+    replace(ordering_module, "_raise_to_group", lambda strikes, size: strikes)
+
+
+def company_is_evidence(replace: Replace) -> None:
+    """A death counts against every suspect of the group as if each had been alone."""
+    replace(ordering_module, "_raise_to_group", lambda strikes, size: max(strikes, LONE_STRIKES))
+    replace(ordering_module, "_cap_strikes", lambda strikes, messages: strikes)
 
 
 ANSWERS = (
@@ -152,4 +164,6 @@ ANSWERS = (
     deaths_without_a_witness,
     never_given_up,
     never_alone,
+    suspects_not_split,
+    company_is_evidence,
 )

@@ -89,12 +89,16 @@ class InFlight:
         for entry in entries if strikes else ():
             entry.strikes = max(entry.strikes, strikes)
 
-    def reassign_claim(self, entry: InFlightMessage, number: int) -> Settlement:
-        """Move one message to a claim of its own; return the settlement that takes it out of its old one."""
-        old, entry.claim = entry.claim, number
-        self._claim_sizes[number] = 1
-        left = self._shrink_claim(old)
-        return Settlement(returned=[entry.message.id], finished=[] if left else [old], touched=[old] if left else [])
+    def reassign_claim(self, entries: Collection[InFlightMessage], number: int) -> Settlement:
+        """Move messages to a claim of their own; return the settlement that takes them out of their old ones."""
+        old = Counter([entry.claim for entry in entries])
+        left = {claim: self._shrink_claim(claim, count) for claim, count in old.items()}
+        self.assign_claim(number, entries, strikes=0)
+        return Settlement(
+            returned=[entry.message.id for entry in entries],
+            finished=[claim for claim, count in left.items() if not count],
+            touched=[claim for claim, count in left.items() if count],
+        )
 
     def _shrink_claim(self, number: int, by: int = 1) -> int:
         left = self._claim_sizes[number] = self._claim_sizes[number] - by

@@ -28,8 +28,9 @@ How messages go back:
   queued behind them. Their lane is *suspended*: nothing new of it is taken until it is read from its start. It also
   begins a new *generation*, and a claim of an older one returns as soon as it commits. So nothing overtakes what went
   back.
-- A message that was being sent when a relay or its connection died gets a *strike*. From `LONE_STRIKES` on it is sent
-  alone, under its own claim, so that a message that kills relays cannot hurt its neighbours.
+- A message that was being sent when a relay or its connection died gets a *strike*. From `SUSPECT_STRIKES` on it is a
+  *suspect*. Suspects are sent in groups under a claim of their own, and each strike makes the group smaller, down to
+  one: so the message that kills relays is found in a few steps, and its neighbours go on.
 """
 
 from __future__ import annotations
@@ -48,10 +49,17 @@ from pillarbox.message import Message, State, Waits
 from pillarbox.relay.in_flight import HotKeys, InFlight, InFlightMessage, KeyQueue, LaneProgress, Stage
 from pillarbox.stores.rules import cut_by_bytes
 
-__all__ = ["LONE_STRIKES", "HotKeyRemainder", "KeyRead", "LaneOrdering", "ReadDecision"]
+__all__ = ["LONE_STRIKES", "SUSPECT_STRIKES", "HotKeyRemainder", "KeyRead", "LaneOrdering", "ReadDecision"]
 
-LONE_STRIKES: Final = 2
-"""From this many strikes on, a message is sent alone."""
+SUSPECT_STRIKES: Final = 2
+"""From this many strikes on, a message is a suspect."""
+_GROUP_SIZES: Final = (256, 32, 4, 1)
+"""Most suspects in a group, by their strikes from `SUSPECT_STRIKES` on.
+
+Eighths, not halves: every step may cost the death of a relay, and a restart, while a smaller group costs one write.
+"""
+LONE_STRIKES: Final = SUSPECT_STRIKES + len(_GROUP_SIZES) - 1
+"""From this many strikes on, a suspect is sent alone. Only strikes above this are evidence against it."""
 
 # Looking a member up on its enum costs more than the comparison, and these are looked up for every message.
 _WAITING: Final = Stage.WAITING
@@ -122,7 +130,7 @@ class LaneOrdering:
         self._astray: dict[tuple[int, str], None] = {}
         """Lanes and blocked keys in them that are none, or not of that lane."""
         self._ready: deque[InFlightMessage] = deque()
-        self._ready_alone: deque[InFlightMessage] = deque()
+        self._suspects: deque[InFlightMessage] = deque()
         self._strikes: dict[int, int] = {}
         """Message to its strikes, kept also while it is not in flight."""
         self._reads = 0
@@ -147,12 +155,12 @@ class LaneOrdering:
     def room(self) -> int:
         """How many more messages fit into the window.
 
-        What was set aside, or waits to be sent alone, takes no room of it: others must be able to pass, and to show
-        that the destination works. As many again are the most: a store that refuses everything would otherwise bring
-        the whole backlog into memory.
+        What was set aside, or waits as a suspect, takes no room of it: others must be able to pass, and to show that
+        the destination works. As many again are the most: a store that refuses everything would otherwise bring the
+        whole backlog into memory.
         """
         moving = self._in_flight.moving
-        moving -= min(len(self._ready_alone), moving)
+        moving -= min(len(self._suspects), moving)
         return min(self.window - moving, self._most - len(self._in_flight.entries))
 
     @property
@@ -162,9 +170,10 @@ class LaneOrdering:
 
     @property
     def room_bytes(self) -> int:
-        """How many more bytes fit into the window. The last message that was read may have passed its end."""
-        alone = sum(len(entry.message.payload) for entry in self._ready_alone)
-        return self.window_bytes - max(0, self._in_flight.moving_size - alone)
+        """How many more bytes fit into the window, as `room` counts. The last message may have passed its end."""
+        waiting = sum(len(entry.message.payload) for entry in self._suspects)
+        moving = max(0, self._in_flight.moving_size - waiting)
+        return min(self.window_bytes - moving, 2 * self.window_bytes - self._in_flight.size)
 
     @property
     def has_room(self) -> bool:
@@ -564,9 +573,9 @@ class LaneOrdering:
             self._in_flight.assign_claim(number, entries, strikes=strikes)
             self._return_unsent(entries)
 
-    def confirm_lone_claim(self, message: Message, number: int) -> Settlement:
-        """Note that a message has its own claim; return the settlement that takes it out of its old one."""
-        return self._in_flight.reassign_claim(self._in_flight.entries[message.id], number)
+    def confirm_group_claim(self, messages: Iterable[Message], number: int) -> Settlement:
+        """Note that a group has a claim of its own; return the settlement that takes it out of its old ones."""
+        return self._in_flight.reassign_claim([self._in_flight.entries[message.id] for message in messages], number)
 
     def _admit(self, entries: Iterable[InFlightMessage]) -> None:
         keys, lanes = self._keys, self._lanes if self.is_open else ()
@@ -599,15 +608,15 @@ class LaneOrdering:
 
     def _make_ready(self, entry: InFlightMessage) -> None:
         entry.stage = _READY
-        (self._ready if entry.strikes < LONE_STRIKES else self._ready_alone).append(entry)
+        (self._ready if entry.strikes < SUSPECT_STRIKES else self._suspects).append(entry)
 
     @property
     def has_ready(self) -> bool:
         return bool(self._ready)
 
     @property
-    def has_lone(self) -> bool:
-        return bool(self._ready_alone)
+    def has_suspects(self) -> bool:
+        return bool(self._suspects)
 
     def next_batch(self, limit: int) -> list[Message]:
         """Return messages to send now, no two of one key."""
@@ -621,18 +630,25 @@ class LaneOrdering:
                 batch.append(entry.message)
         return batch
 
-    def rotate_lone(self, by: int) -> None:
-        """Begin so many places later among the messages that wait to be sent alone."""
-        self._ready_alone.rotate(-by)
+    def rotate_suspects(self, by: int) -> None:
+        """Begin so many places later among the suspects that wait."""
+        self._suspects.rotate(-by)
 
-    def next_lone(self) -> Message | None:
-        """Return a message to send alone, on its own connection."""
-        while self._ready_alone:
-            entry = self._ready_alone.popleft()
-            if entry.stage is _READY and self._in_flight.entries.get(entry.message.id) is entry:
-                entry.stage = _SENT
-                return entry.message
-        return None
+    def next_suspects(self, limit: int) -> list[Message]:
+        """Return a group of suspects to send now: no two of one key, and all with as many strikes.
+
+        Their strikes become those of a group of that size. So a small group is not sent twice before it is split, and
+        a suspect that is alone by chance counts as alone.
+        """
+        entries = self._in_flight.entries
+        waiting = [e for e in self._suspects if e.stage is _READY and entries.get(e.message.id) is e]
+        alike = [entry for entry in waiting if entry.strikes == waiting[0].strikes]
+        group = alike[: min(limit, _max_group(alike[0].strikes))] if alike else []
+        for entry in group:
+            entry.stage = _SENT
+            entry.strikes = _raise_to_group(entry.strikes, len(group))
+        self._suspects = deque(entry for entry in waiting if entry.stage is _READY)
+        return [entry.message for entry in group]
 
     # --- outcomes ---
 
@@ -849,6 +865,18 @@ class LaneOrdering:
             if not queue.unsettled and queue.current is None:
                 self._review(key, queue)
         return entry
+
+
+def _max_group(strikes: int) -> int:
+    """Return how many suspects with so many strikes may be sent together."""
+    return _GROUP_SIZES[min(strikes, LONE_STRIKES) - SUSPECT_STRIKES]
+
+
+def _raise_to_group(strikes: int, size: int) -> int:
+    """Return the strikes of a suspect in a group of that size: with one more, the group would have to be smaller."""
+    while strikes < LONE_STRIKES and _max_group(strikes + 1) >= size:
+        strikes += 1
+    return strikes
 
 
 def _cap_strikes(strikes: int, messages: int) -> int:

@@ -285,5 +285,5 @@ class Settler:
 
     def _wake_others(self) -> None:
         self._state.read_event.set()
-        if self._state.ordering.has_ready or self._state.ordering.has_lone:
+        if self._state.ordering.has_ready or self._state.ordering.has_suspects:
             self._state.send_event.set()

@@ -12,7 +12,7 @@ from pillarbox.errors import StoreError, StoreRefused
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.breaker import PingTimer
 from pillarbox.relay.destination import AsideTimer, DestinationState
-from pillarbox.relay.ordering import LONE_STRIKES, ReadDecision
+from pillarbox.relay.ordering import SUSPECT_STRIKES, ReadDecision
 from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff
 
@@ -486,8 +486,8 @@ def _find_first_of_keys(messages: Sequence[Message]) -> list[Message]:
 
 
 def _strikes_while_waiting(strikes: int) -> int:
-    """Return the strikes to record while a message only waits to be sent alone.
+    """Return the strikes to record while a suspect only waits to be sent.
 
     Should the relay die meanwhile, the takeover adds one, and the message keeps the strikes that it has.
     """
-    return strikes - 1 if strikes >= LONE_STRIKES else strikes
+    return strikes - 1 if strikes >= SUSPECT_STRIKES else strikes

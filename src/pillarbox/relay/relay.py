@@ -52,7 +52,7 @@ _LONGEST_WAIT: Final = 2.0
 class Destination(msgspec.Struct, frozen=True):
     """Destination to serve: a factory of its transport, and its settings.
 
-    `transport` is called once when the relay starts, and once more for each message that must be sent alone.
+    `transport` is called once when the relay starts, and again for each connection on which suspects are sent.
     """
 
     transport: Callable[[], Transport]

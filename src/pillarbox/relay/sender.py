@@ -24,7 +24,7 @@ _ROUNDING: Final = 1e-6
 
 
 class Sender:
-    """Sends batches through the transport, as many at once as the window allows, and suspect messages alone.
+    """Sends batches through the transport, as many at once as the window allows, and suspects apart from them.
 
     It starts a send only while the lease surely holds.
     """
@@ -44,9 +44,9 @@ class Sender:
         self._batch = min(state.settings.batch, transport.features.batch)
         self._rate = RateLimit(state.settings.rate)
         self._sends: set[asyncio.Task[None]] = set()
-        self._lone_send: asyncio.Task[None] | None = None
-        self._lone_at: float | None = None
-        """From when on messages are sent alone though the destination has acknowledged nothing yet."""
+        self._suspect_send: asyncio.Task[None] | None = None
+        self._suspects_at: float | None = None
+        """From when on suspects are sent though the destination has acknowledged nothing yet."""
 
     def send_ready(self) -> float:
         """Start sending all that is ready; return after how many seconds more may be sent."""
@@ -55,8 +55,9 @@ class Sender:
             return 0.0
         if seconds := state.lease.pause_left(state.clock.monotonic()):
             return seconds
-        if state.ordering.has_lone and (self._lone_send is None or self._lone_send.done()) and self._may_send_lone():
-            self._lone_send = asyncio.create_task(self._send_lone())
+        is_sending = self._suspect_send is not None and not self._suspect_send.done()
+        if state.ordering.has_suspects and not is_sending and self._may_send_suspects():
+            self._suspect_send = asyncio.create_task(self._send_suspects())
         while state.ordering.has_ready:
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
@@ -97,7 +98,7 @@ class Sender:
             task.cancel()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [*self._sends, *([self._lone_send] if self._lone_send is not None else [])]
+        return [*self._sends, *([self._suspect_send] if self._suspect_send is not None else [])]
 
     # --- a batch ---
 
@@ -116,7 +117,7 @@ class Sender:
         """Send, and return one outcome per message. No answer in time, or an error instead of one, is not delivered.
 
         An error of a whole batch does not tell which message caused it. It counts as a broken connection, and that
-        message is found when each is sent alone.
+        message is found when the suspects are sent in smaller and smaller groups.
         """
         seconds = self._state.settings.send_timeout.total_seconds()
         try:
@@ -188,10 +189,10 @@ class Sender:
             self._state.open_breaker(reason, at_least=retry_after)
         self._state.close()
 
-    # --- a lone message ---
+    # --- suspects ---
 
-    def _may_send_lone(self) -> bool:
-        """Return whether a message may be sent alone now: the destination works, or this relay waited for a lease.
+    def _may_send_suspects(self) -> bool:
+        """Return whether suspects may be sent now: the destination works, or this relay waited for a lease.
 
         A message that kills relays is given up only after deaths with a witness. So others go first, and are its
         witnesses. If there are none, it kills each relay no earlier than after a lease of work for other destinations.
@@ -200,84 +201,160 @@ class Sender:
         if state.policy.acknowledged:
             return True
         now = state.clock.monotonic()
-        if self._lone_at is None:
-            self._lone_at = now + state.lease.duration
-        if now < self._lone_at:
+        if self._suspects_at is None:
+            self._suspects_at = now + state.lease.duration
+        if now < self._suspects_at:
             return False
         # Each owner of the lanes begins with another one: the same one must not kill every relay before the others go.
-        state.ordering.rotate_lone(max(state.epochs.values(), default=0))
+        state.ordering.rotate_suspects(max(state.epochs.values(), default=0))
         return True
 
-    async def _send_lone(self) -> None:
-        """Send messages alone that were being sent twice or more when a relay or a connection died."""
+    async def _send_suspects(self) -> None:
+        """Send messages that were being sent twice or more when a relay or a connection died, group by group."""
         state = self._state
-        while state.may_act() and (message := state.ordering.next_lone()) is not None:
-            strikes = state.ordering.count_strikes(message.id)
-            if message.unreadable is not None:
-                self._give_up(message, error=message.unreadable)
-            elif strikes >= LONE_STRIKES + self._lone_cap:
-                error = f"a relay or its connection died {strikes} times with this message in hand"
-                self._give_up(message, error=error)
-            else:
-                try:
-                    is_claimed = await self._claim_alone(message, strikes)
-                except StoreRefused as error:
-                    state.set_aside(message, Settlement(), reason=error)
+        connection = SuspectConnection(self._open_transport, timeout=state.settings.send_timeout)
+        try:
+            while state.may_act():
+                allowed = self._rate.allow(state.clock.monotonic(), self._state.settings.batch)
+                if not allowed:
+                    await asyncio.sleep(self._rate.wait())
                     continue
-                if is_claimed:
-                    await self._send_alone(message)
-            state.settle_event.set()
+                group = state.ordering.next_suspects(allowed)
+                if not group:
+                    return
+                self._rate.spend(len(group))
+                await self._send_group(connection, self._close_hopeless(group))
+                state.settle_event.set()
+        finally:
+            await connection.close()
 
-    async def _claim_alone(self, message: Message, strikes: int) -> bool:
-        """Give a message its own claim, so that a death counts against it and no other.
+    def _close_hopeless(self, group: list[Message]) -> list[Message]:
+        """Fail what cannot be read, or killed too often; return the others."""
+        group = self._close_unreadable(group)
+        deaths = self._state.ordering.count_strikes(group[0].id) - LONE_STRIKES if group else 0
+        if deaths < self._lone_cap:
+            return group
+        error = f"a relay or its connection died {deaths} times while it sent this message alone"
+        for message in group:
+            self._give_up(message, error=error)
+        return []
 
-        The new claim is committed before the message leaves the old one: at no moment is it in none.
-        """
+    async def _send_group(self, connection: SuspectConnection, group: list[Message]) -> None:
+        """Claim and send a group. What the store refuses to claim is split down to the message that is the cause."""
+        if not group:
+            return
         state = self._state
-        number, fence = state.lease.next_claim_number(), state.fence([message.partition])
-        # A takeover adds one strike to what is recorded, also where a death would be no evidence against the message.
-        recorded = strikes if state.policy.has_lone_witness(message) else strikes - 1
-        claim = Claim(number, [message.id], recorded)
-        if not await state.retry_write("claiming", lambda: state.store.claim(fence, claim)):
-            return False
-        if not state.ordering.is_in_flight(message):
-            return False  # its lane was lost meanwhile
-        settlement = state.ordering.confirm_lone_claim(message, number)
-        return await state.retry_write("claiming", lambda: state.store.settle(fence, settlement))
-
-    async def _send_alone(self, message: Message) -> None:
-        """Send on a connection of its own. Its breaking counts as a strike only if the destination works otherwise."""
-        state = self._state
+        try:
+            is_claimed = await self._claim_group(group)
+        except StoreRefused as error:
+            if len(group) == 1:
+                state.set_aside(group[0], Settlement(), reason=error)
+                return
+            middle = len(group) // 2
+            await self._send_group(connection, group[:middle])
+            await self._send_group(connection, group[middle:])
+            return
+        if not is_claimed:
+            state.ordering.mark_returned(group)  # a lane was lost: the messages of the others are read again
+            return
         began = state.policy.acknowledged
         try:
-            outcomes = await self._call_own_transport(message)
+            transport = await connection.get()
         except TransportUnavailable as error:
-            struck = error.mid_send and state.policy.has_witness(message, began=began)
-            self._return([message], error, struck=struck, began=began)
-            if not struck:
-                self._note_outage(str(error), error.retry_after)
-        else:
-            if outcomes is None:
-                state.ordering.mark_returned([message])
-            else:
-                self._apply_outcomes([message], outcomes, began=began)
-
-    async def _call_own_transport(self, message: Message) -> Sequence[Outcome] | None:
-        """Send through a new transport; return None, unsent, if the lease ended while it was being opened."""
-        seconds = self._state.settings.send_timeout.total_seconds()
-        try:
-            transport = self._open_transport()
-            async with asyncio.timeout(seconds):
-                await transport.open()
-        except TimeoutError:
-            raise TransportUnavailable(f"no connection within {seconds:g} s") from None
-        except TransportUnavailable:
-            raise
+            self._return(group, error, struck=False, began=began)
+            self._note_outage(str(error), error.retry_after)
         except Exception as error:
-            return [_build_outcome(error)]
+            self._apply_outcomes(group, [_build_outcome(error)] * len(group), began=began)
+        else:
+            if not state.may_act():
+                state.ordering.mark_returned(group)
+            elif not await self._send_parts(transport, group, began=began):
+                await connection.close()
+
+    async def _claim_group(self, group: Sequence[Message]) -> bool:
+        """Give a group its own claim, so that a death counts against it and no other.
+
+        The new claim is committed before the messages leave the old ones: at no moment are they in none.
+        """
+        state = self._state
+        number, fence = state.lease.next_claim_number(), state.fence({message.partition for message in group})
+        strikes = state.ordering.count_strikes(group[0].id)
+        # A takeover adds one strike to what is recorded. That splits a group whatever it died of; alone it is evidence
+        # against the message, and needs a witness.
+        is_unproven = len(group) == 1 and not state.policy.has_lone_witness(group[0])
+        claim = Claim(number, [message.id for message in group], strikes - 1 if is_unproven else strikes)
+        if not await state.retry_write("claiming", lambda: state.store.claim(fence, claim)):
+            return False
+        if not all(state.ordering.is_in_flight(message) for message in group):
+            return False  # a lane was lost meanwhile
+        settlement = state.ordering.confirm_group_claim(group, number)
+        return await state.retry_write("claiming", lambda: state.store.settle(fence, settlement))
+
+    async def _send_parts(self, transport: Transport, group: Sequence[Message], *, began: int) -> bool:
+        """Send a group, by as many calls at once as it needs; return whether all of it was acknowledged."""
+        parts = [group[at : at + self._batch] for at in range(0, len(group), self._batch)]
+        results = await asyncio.gather(*(self._send_part(transport, part, began=began) for part in parts))
+        # After the answers: an acknowledgement in one part is a witness for the others.
+        for part, result in zip(parts, results, strict=True):
+            if isinstance(result, TransportUnavailable):
+                self._return_suspects(part, result, began=began)
+        return all(result is True for result in results)
+
+    async def _send_part(
+        self, transport: Transport, messages: Sequence[Message], *, began: int
+    ) -> bool | TransportUnavailable:
+        """Send what one call takes; return whether all of it was acknowledged, or why none was answered."""
         try:
-            return await self._call_transport(transport, [message]) if self._state.may_act() else None
-        finally:
+            outcomes = await self._call_transport(transport, messages)
+        except TransportUnavailable as error:
+            return error
+        self._apply_outcomes(messages, outcomes, began=began)
+        self._return_lost(messages, outcomes, began=began)
+        return all(outcome.delivered for outcome in outcomes)
+
+    def _return_suspects(self, messages: Sequence[Message], error: TransportUnavailable, *, began: int) -> None:
+        """Return suspects whose connection broke: a strike against those for which the destination works otherwise."""
+        has_witness = self._state.policy.has_witness
+        struck: list[Message] = []
+        innocent: list[Message] = []
+        for message in messages:
+            (struck if error.mid_send and has_witness(message, began=began) else innocent).append(message)
+        if struck:
+            self._return(struck, error, struck=True, began=began)
+        if innocent:
+            self._return(innocent, error, struck=False, began=began)
+        if not struck:
+            self._note_outage(str(error), error.retry_after)
+
+
+class SuspectConnection:
+    """Connection on which only suspects are sent, so that what breaks it hurts no other message.
+
+    It is used again as long as everything sent on it is acknowledged: opening one costs more than sending a message.
+    """
+
+    def __init__(self, open_transport: Callable[[], Transport], *, timeout: timedelta) -> None:
+        self._open_transport = open_transport
+        self._seconds = timeout.total_seconds()
+        self._transport: Transport | None = None
+
+    async def get(self) -> Transport:
+        """Return the open transport, or open one; raise `TransportUnavailable` where that takes too long."""
+        if self._transport is None:
+            self._transport = self._open_transport()
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await self._transport.open()
+            except BaseException as error:
+                await self.close()
+                if isinstance(error, TimeoutError):
+                    raise TransportUnavailable(f"no connection within {self._seconds:g} s") from None
+                raise
+        return self._transport
+
+    async def close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
             with contextlib.suppress(Exception):
                 await transport.close()
 

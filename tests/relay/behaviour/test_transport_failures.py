@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -229,6 +230,29 @@ async def test_a_message_that_breaks_every_connection_fails_and_the_others_go_on
     assert (failed.payload, failed.attempts) == (BAD, 0)
     assert "died" in (failed.last_error or "")
     assert {message.attempts for message in await scene.find(State.DELIVERED)} == {0}
+
+
+@pytest.mark.usefixtures("short_outages")
+async def test_two_connections_that_break_under_a_full_window_cost_a_few_sends(scene: Scene) -> None:
+    """Nobody is to blame, so nobody is sent alone: neither a send nor a connection for each message."""
+    count = 400
+    breaks: Counter[int] = Counter()
+
+    def break_twice(messages: Sequence[Message]) -> Exception | None:
+        if len(messages) == 1 or all(breaks[message.id] == 2 for message in messages):
+            return None
+        breaks.update(message.id for message in messages)
+        return broken()
+
+    sink = Faulty(break_twice)
+    await scene.put(*[(number, f"key-{number}") for number in range(count)])
+    async with scene.relay(sink):
+        await until(scene.is_drained)
+    assert sum(strikes >= 2 for strikes in breaks.values()) > 0.9 * count
+    assert sorted(set(sink.numbers())) == list(range(count))
+    assert {(message.state, message.attempts) for message in await scene.find()} == {(State.DELIVERED, 0)}
+    assert sink.sends < count / 4
+    assert sink.opened < 10
 
 
 @pytest.mark.usefixtures("short_outages")

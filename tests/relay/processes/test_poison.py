@@ -6,14 +6,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from pillarbox.relay.ordering import LONE_STRIKES
 from tests.support.relay_processes.fleet import until
 from tests.support.relay_processes.scene import Scene
 from tests.support.relay_processes.ticks import Tick
 
 _NOT_DELIVERED: Final = "select key, state, attempts, last_error from pillarbox_messages where state <> 'delivered'"
 _LONE_CAP: Final = 2
-_DEATHS: Final = 2 + _LONE_CAP
-"""Once in company, once more, and then alone up to the cap."""
+_DEATHS: Final = LONE_STRIKES + _LONE_CAP
+"""In smaller and smaller company, and then alone up to the cap."""
 
 
 def test_a_deadly_message_fails_alone(scene: Scene) -> None:
@@ -39,7 +40,7 @@ def test_a_deadly_message_fails_alone(scene: Scene) -> None:
     assert {key: [first.tick.number for first in firsts[key]] for key in keys} == {
         key: [2] if key == "k7" else [1, 2] for key in keys
     }
-    reason = f"a relay or its connection died {_DEATHS} times with this message in hand"
+    reason = f"a relay or its connection died {_LONE_CAP} times while it sent this message alone"
     assert scene.place.rows(_NOT_DELIVERED) == [("k7", "failed", 0, reason)]
     delivered = "pillarbox_history where status = 'delivered' and attempts = 0 and last_error is null"
     assert scene.count(delivered) == 79 + deaths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from pillarbox.contracts.store import Cursor, FailedOutcome, ReadResult, Settlement
+from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, FailedOutcome, ReadResult, Settlement
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.ordering import KeyRead, LaneOrdering, ReadDecision
 
@@ -16,9 +16,17 @@ class Bench:
     """A core that owns some lanes, whose store answers at once."""
 
     def __init__(
-        self, *, lanes: Iterable[int] = (0,), window: int = 100, key_share: int = 10, skips_keys: bool = False
+        self,
+        *,
+        lanes: Iterable[int] = (0,),
+        window: int = 100,
+        key_share: int = 10,
+        window_bytes: int = NO_BYTE_LIMIT,
+        skips_keys: bool = False,
     ) -> None:
-        self.ordering = LaneOrdering(window=window, key_share=key_share, skips_keys=skips_keys)
+        self.ordering = LaneOrdering(
+            window=window, key_share=key_share, window_bytes=window_bytes, skips_keys=skips_keys
+        )
         self._number = 0
         for lane in lanes:
             self.ordering.grant(lane)

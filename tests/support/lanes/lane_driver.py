@@ -59,7 +59,7 @@ class Relay:
             self._send()
         elif kind not in self.busy:
             self.busy[kind] = {
-                "read": self._read, "settle": self._settle, "lone": self._lone, "hand over": self._hand_over,
+                "read": self._read, "settle": self._settle, "lone": self._send_suspects, "hand over": self._hand_over,
             }[kind]()  # fmt: skip
 
     def go_on(self) -> None:
@@ -195,30 +195,32 @@ class Relay:
         for message, answer in answers:
             self._tell(message, answer)
 
-    def _lone(self) -> Steps:
-        message = None if self.is_zombie else self.ordering.next_lone()
-        if message is None:
+    def _send_suspects(self) -> Steps:
+        group = [] if self.is_zombie else self.ordering.next_suspects(self.world.dice.choice([1, 5, 50]))
+        if not group:
             return
-        strikes = self.ordering.count_strikes(message.id)
-        self.world.seen["alone"] += 1
+        strikes = self.ordering.count_strikes(group[0].id)
+        self.world.seen["alone" if len(group) == 1 else "in a group"] += 1
         if strikes >= LONE_STRIKES + _LONE_CAP:
             self.world.seen["given up"] += 1
-            self.ordering.mark_failed(message, FailedOutcome(message_id=message.id, state=State.FAILED))
+            self.ordering.mark_failed(group[0], FailedOutcome(message_id=group[0].id, state=State.FAILED))
             return
-        number, fence = next(self._numbers), self._fence([message.partition])
+        number, fence = next(self._numbers), self._fence({message.partition for message in group})
         yield
         try:
-            self.table.claim(self.name, fence, Claim(number, [message.id], strikes))
+            self.table.claim(self.name, fence, Claim(number, [message.id for message in group], strikes))
             yield
-            if not self.ordering.is_in_flight(message):
+            if not all(self.ordering.is_in_flight(message) for message in group):
+                self.ordering.mark_returned(group)
                 return
-            left = self.ordering.confirm_lone_claim(message, number)
+            left = self.ordering.confirm_group_claim(group, number)
             self.table.settle(self.name, fence, left)
         except Fenced as refused:
             self._lose(refused.partitions)
+            self.ordering.mark_returned(group)
             return
         yield
-        yield from self._sent([message])
+        yield from self._sent(group)
 
     def _tell(self, message: Message, answer: str) -> None:
         match answer:

@@ -25,12 +25,18 @@ _HAPPENED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def row(
-    number: int, key: str | None = None, *, lane: int = 0, waits: Waits | None = None, attempts: int = 0
+    number: int,
+    key: str | None = None,
+    *,
+    lane: int = 0,
+    waits: Waits | None = None,
+    attempts: int = 0,
+    payload: bytes = b"",
 ) -> Message:
-    """A message as the core sees it: only id, lane, key and what it waits for matter there."""
+    """A message as the core sees it: only id, lane, key, size and what it waits for matter there."""
     return Message(
-        number, UUID(int=number), "d", lane, Kind.EVENT, "t", "t", key, b"", "", {}, "/", None, "c", None, _HAPPENED,
-        waits=waits, attempts=attempts,
+        number, UUID(int=number), "d", lane, Kind.EVENT, "t", "t", key, payload, "", {}, "/", None, "c", None,
+        _HAPPENED, waits=waits, attempts=attempts,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ SEEDS = range(200)
 RARE = (
     "late",
     "alone",
+    "in a group",
     "given up",
     "inherited",
     "handed over",

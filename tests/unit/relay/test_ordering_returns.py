@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pillarbox.contracts.store import Cursor, ReadResult
-from pillarbox.message import Waits
-from pillarbox.relay.ordering import LONE_STRIKES, ReadDecision
+from pillarbox.message import Message, Waits
+from pillarbox.relay.ordering import LONE_STRIKES, SUSPECT_STRIKES, ReadDecision
 from tests.support.lanes.lane_bench import Bench, ids, non_empty, retry
 from tests.support.lanes.lane_table import row
 
@@ -123,37 +125,98 @@ def test_reopened_every_lane_is_read_from_its_start() -> None:
 # --- strikes ---
 
 
-def test_a_message_is_sent_normally_after_the_first_strike_and_alone_after_the_second() -> None:
+def strike(bench: Bench, *messages: Message) -> None:
+    """Count a strike against these messages, which are being sent, and give them back."""
+    bench.ordering.add_strikes(messages)
+    bench.ordering.mark_returned(messages)
+    bench.settle()
+
+
+def test_a_message_is_sent_normally_after_the_first_strike_and_is_a_suspect_after_the_second() -> None:
     bench = Bench()
-    for strikes in range(LONE_STRIKES):
+    for strikes in range(SUSPECT_STRIKES):
         bench.take(row(1, "a"))
         assert bench.ordering.count_strikes(1) == strikes
         assert bench.send() == [1]
-        bench.ordering.add_strikes([row(1, "a")])
-        bench.ordering.mark_returned([row(1, "a")])
-        bench.settle()
+        strike(bench, row(1, "a"))
     bench.take(row(1, "a"), row(2, "b"))
     assert bench.send() == [2]
-    assert bench.ordering.next_lone() == row(1, "a")
-    assert bench.ordering.next_lone() is None
+    assert bench.ordering.next_suspects(500) == [row(1, "a")]
+    assert bench.ordering.next_suspects(500) == []
 
 
-def test_what_waits_to_be_sent_alone_takes_no_room() -> None:
+def hunt(culprit: Message, suspects: Sequence[Message]) -> tuple[list[int], int]:
+    """Send suspects until the culprit broke the connection alone. Return the sizes of the groups, and its strikes."""
+    bench = Bench(window=2_000)
+    bench.ordering.recover_claim(7, suspects, strikes=SUSPECT_STRIKES)
+    bench.settle()
+    bench.take(*suspects)
+    sizes: list[int] = []
+    while group := bench.ordering.next_suspects(500):
+        sizes.append(len(group))
+        if group == [culprit]:
+            bench.ordering.add_strikes(group)
+            break
+        if culprit in group:
+            strike(bench, *group)
+            bench.take(*group)
+        else:
+            bench.ordering.mark_delivered(group)
+            bench.settle()
+    return sizes, bench.ordering.count_strikes(culprit.id)
+
+
+def test_each_strike_splits_the_suspects_until_the_culprit_is_alone() -> None:
+    suspects = [row(number, f"key-{number}") for number in range(1, 301)]
+    assert hunt(suspects[0], suspects) == ([256, 44, *[32] * 8, *[4] * 8, 1], LONE_STRIKES + 1)
+
+
+def test_a_small_group_is_split_at_once() -> None:
+    suspects = [row(number, f"key-{number}") for number in range(1, 5)]
+    assert hunt(suspects[1], suspects) == ([4, 1, 1], LONE_STRIKES + 1)
+
+
+def test_a_suspect_without_company_counts_as_alone() -> None:
+    assert hunt(row(1), [row(1)]) == ([1], LONE_STRIKES + 1)
+
+
+def test_suspects_of_one_key_go_one_after_the_other() -> None:
+    suspects = [row(1, "a"), row(2, "a"), row(3, "b")]
+    bench = Bench()
+    bench.ordering.recover_claim(7, suspects, strikes=SUSPECT_STRIKES)
+    bench.settle()
+    bench.take(*suspects)
+    assert ids(bench.ordering.next_suspects(500)) == [1, 3]
+    assert bench.ordering.next_suspects(500) == []
+    bench.ordering.mark_delivered([row(1, "a")])
+    assert ids(bench.ordering.next_suspects(500)) == [2]
+
+
+def test_the_bytes_of_suspects_are_bounded_too() -> None:
+    bench = Bench(window=100, window_bytes=1_000)
+    suspects = [row(number, payload=bytes(500)) for number in range(1, 5)]
+    bench.ordering.recover_claim(7, suspects, strikes=SUSPECT_STRIKES)
+    bench.settle()
+    bench.take(*suspects[:3])
+    assert bench.ordering.room_bytes == 500
+    bench.take(suspects[3])
+    assert not bench.ordering.has_room
+
+
+def test_what_waits_as_a_suspect_takes_no_room() -> None:
     """With a window of one it would keep out every message that could show that the destination works."""
     bench = Bench(window=1)
-    for _ in range(LONE_STRIKES):
+    for _ in range(SUSPECT_STRIKES):
         bench.take(row(1, "a"))
         assert bench.send() == [1]
-        bench.ordering.add_strikes([row(1, "a")])
-        bench.ordering.mark_returned([row(1, "a")])
-        bench.settle()
+        strike(bench, row(1, "a"))
     bench.take(row(1, "a"))
-    assert bench.ordering.has_lone
+    assert bench.ordering.has_suspects
     assert (bench.ordering.room, bench.ordering.has_room) == (1, True)
     bench.take(row(2, "b"))
     assert bench.send() == [2]
     assert not bench.ordering.has_room
-    assert bench.ordering.next_lone() == row(1, "a")
+    assert bench.ordering.next_suspects(500) == [row(1, "a")]
 
 
 def test_an_answer_refunds_the_strikes() -> None:
@@ -167,17 +230,19 @@ def test_an_answer_refunds_the_strikes() -> None:
     assert not bench.ordering.has_strikes
 
 
-def test_a_message_with_a_claim_of_its_own_leaves_the_one_it_was_in() -> None:
+def test_a_group_with_a_claim_of_its_own_leaves_those_it_was_in() -> None:
     bench = Bench()
-    bench.ordering.recover_claim(7, [row(1, "a")], strikes=LONE_STRIKES)
+    bench.ordering.recover_claim(7, [row(1, "a"), row(2, "b")], strikes=SUSPECT_STRIKES)
     bench.settle()
-    number = bench.claim(bench.read(row(1, "a"), row(2, "b")))
-    message = bench.ordering.next_lone()
-    assert message is not None
-    assert non_empty(bench.ordering.confirm_lone_claim(message, 99)) == {"returned": [1], "touched": [number]}
+    first = bench.claim(bench.read(row(1, "a")))
+    second = bench.claim(bench.read(row(2, "b"), row(3, "c")))
+    group = bench.ordering.next_suspects(500)
+    assert group == [row(1, "a"), row(2, "b")]
+    left = non_empty(bench.ordering.confirm_group_claim(group, 99))
+    assert left == {"returned": [1, 2], "finished": [first], "touched": [second]}
     bench.send()
-    bench.ordering.mark_delivered([message, row(2, "b")])
-    assert sorted(bench.settle().finished) == [number, 99]
+    bench.ordering.mark_delivered([*group, row(3, "c")])
+    assert sorted(bench.settle().finished) == [second, 99]
 
 
 # --- inherited ---

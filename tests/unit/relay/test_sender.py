@@ -1,4 +1,4 @@
-"""Sender: interrupted sends, messages that are sent alone, and the rate limit."""
+"""Sender: interrupted sends, suspects, and the rate limit."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_alone_it_is_weighed_from_the_last_time_it_was_sent(opens: bool, s
     failures: list[int] = []
     for _ in range(2):
         await place.claim(strikes=2)
-        await sender._send_lone()
+        await sender._send_suspects()
         failures += await place.settle()
     assert failures == spent
 
@@ -178,15 +178,15 @@ async def _sent_alone(takes: timedelta) -> tuple[list[int], list[int]]:
     await grant(state, 0)
     await claim_next(state, strikes=2)
     sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
-    await sender._send_lone()
+    await sender._send_suspects()
     settlement, _ = state.ordering.next_settlement(10)
     return transport.sent, list(settlement.returned)
 
 
 async def test_it_is_not_even_claimed_again_when_the_lease_is_over() -> None:
     state, sender, transport = await _ready(strikes=2)
-    await sender._send_lone()
-    assert (transport.received, state.ordering.has_lone) == ([], True)
+    await sender._send_suspects()
+    assert (transport.received, state.ordering.has_suspects) == ([], True)
 
 
 async def test_what_was_claimed_is_not_sent_when_the_lease_is_over() -> None:

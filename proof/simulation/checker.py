@@ -188,7 +188,7 @@ class FailureChecker:
         self._recorded.add(what)
         worth = self._answers.pop((relay_id, message.id), "nothing")
         if failure.waits is Waits.RETRY:
-            if worth == "nothing":
+            if worth == "nothing" and failure.attempts > message.attempts:
                 self._deliveries.report(Promise.SPENT, at, f"{message.id} paid for a failure that nobody witnessed")
         elif not self._may_fail(worth, message, failure):
             text = f"{message.id} failed after {failure.attempts} attempts and {self._deaths[message.id]} deaths alone"

@@ -97,6 +97,9 @@ class Telemetry:
     def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
         """A message was not delivered: it waits for another attempt, is held, or failed."""
 
+    def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
+        """These were sent and not delivered, and no attempt was spent. `why` says why they are not given up."""
+
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
         """Messages returned to the table unchanged: no attempt was spent."""
 
@@ -104,10 +107,22 @@ class Telemetry:
         """A batch of outcomes was recorded."""
 
     def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
-        """The destination is down, and nothing is sent to it for that long."""
+        """Nothing is sent to the destination for that long. Called again after each probe that failed."""
 
     def on_breaker_closed(self, destination: str) -> None:
-        """The destination answers again."""
+        """Messages are sent to the destination again."""
+
+    def on_outage(self, destination: str, *, reason: str, is_reachable: bool) -> None:
+        """The destination is down. `is_reachable`: it answers, and acknowledges nothing."""
+
+    def on_recovered(self, destination: str) -> None:
+        """The destination is no longer down."""
+
+    def on_address_blocked(self, destination: str, address: str, *, reason: str, is_missing: bool) -> None:
+        """One address of the destination takes nothing. `is_missing`: it does not exist, or is forbidden."""
+
+    def on_address_unblocked(self, destination: str, address: str) -> None:
+        """The address takes messages again."""
 
     def on_paused(self, destination: str, *, reason: str) -> None:
         """The destination was paused."""
@@ -141,6 +156,8 @@ class Telemetry:
 
 
 log: Final = logging.getLogger("pillarbox.relay")
+_MAX_LINES: Final = 3
+"""Most lines about the tries of one send."""
 
 
 class LoggingTelemetry(Telemetry):
@@ -167,6 +184,18 @@ class LoggingTelemetry(Telemetry):
                 text = "will retry %s to %s after attempt %d: %s"
         log.warning(text, message.message_id, destination, failure.attempts, failure.error, extra=fields)
 
+    def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
+        for message, failure in tries[:_MAX_LINES]:
+            fields = _fields(destination, message) | {"error": failure.error}
+            text = "tried %s to %s (type %s, topic %s, correlation %s, attempt %d), not given up because %s: %s"
+            names = (redact_line(message.type), redact_line(message.topic), redact_line(message.correlation_id))
+            log.warning(
+                text, message.message_id, destination, *names, message.attempts + 1, why, failure.error, extra=fields
+            )
+        if len(tries) > _MAX_LINES:
+            more = len(tries) - _MAX_LINES
+            log.warning("and %d more to %s, as their journals say", more, destination, extra=_fields(destination))
+
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
         log.info("gave %d messages for %s back: %s", len(messages), destination, reason, extra=_fields(destination))
 
@@ -176,10 +205,23 @@ class LoggingTelemetry(Telemetry):
 
     def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         extra = _fields(destination) | {"error": reason, "seconds": seconds}
-        log.warning("%s is down, trying again in %.1f s: %s", destination, seconds, reason, extra=extra)
+        log.info("%s is left alone for %.1f s: %s", destination, seconds, reason, extra=extra)
 
-    def on_breaker_closed(self, destination: str) -> None:
+    def on_outage(self, destination: str, *, reason: str, is_reachable: bool) -> None:
+        text = "%s acknowledges nothing, and is probed: %s" if is_reachable else "%s is down, and is probed: %s"
+        log.warning(text, destination, reason, extra=_fields(destination) | {"error": reason})
+
+    def on_recovered(self, destination: str) -> None:
         log.warning("%s answers again", destination, extra=_fields(destination))
+
+    def on_address_blocked(self, destination: str, address: str, *, reason: str, is_missing: bool) -> None:
+        extra = _fields(destination) | {"address": address, "error": reason}
+        text = "%s lacks %s, its messages wait: %s" if is_missing else "%s takes nothing for %s, its messages wait: %s"
+        log.warning(text, destination, address, reason, extra=extra)
+
+    def on_address_unblocked(self, destination: str, address: str) -> None:
+        extra = _fields(destination) | {"address": address}
+        log.warning("%s takes messages for %s again", destination, address, extra=extra)
 
     def on_paused(self, destination: str, *, reason: str) -> None:
         log.warning("%s is paused: %s", destination, redact_line(reason), extra=_fields(destination))
@@ -235,6 +277,26 @@ class CompositeTelemetry(Telemetry):
     def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
         for telemetry in self._telemetries:
             telemetry.on_failed(destination, message, failure)
+
+    def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_tried(destination, tries, why=why)
+
+    def on_outage(self, destination: str, *, reason: str, is_reachable: bool) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_outage(destination, reason=reason, is_reachable=is_reachable)
+
+    def on_recovered(self, destination: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_recovered(destination)
+
+    def on_address_blocked(self, destination: str, address: str, *, reason: str, is_missing: bool) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_address_blocked(destination, address, reason=reason, is_missing=is_missing)
+
+    def on_address_unblocked(self, destination: str, address: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_address_unblocked(destination, address)
 
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
         for telemetry in self._telemetries:

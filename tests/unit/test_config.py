@@ -72,6 +72,8 @@ VALUES: Mapping[KeyPath, tuple[Written, ...]] = {
     (*HOOKS, "send_timeout"): TIMES,
     (*HOOKS, "ping_interval"): TIMES,
     (*HOOKS, "after_failure"): (('"hold"', "hold"), ("continue", "continue"), ("hold", "hold")),
+    (*HOOKS, "missing_topology"): (('"reject"', "reject"), ("wait", "wait"), ("reject", "reject")),
+    (*HOOKS, "give_up_after"): TIMES,
     (*HOOKS, "rate"): (("1", 1.0), ("2.5", 2.5), ("none", None)),
     (*HOOKS, "readiness"): (("true", True), ("false", False), ("none", None)),
     (*HOOKS, "dead_letter"): (('"dead"', "dead"), ("none", None), ("dead", "dead")),

@@ -12,12 +12,13 @@ from pillarbox.brokers.http.errors import (
     DeliveryStatus,
     Response,
     ResponsePolicy,
+    check_rejects,
     classify,
     parse_retry_after,
     to_outcome,
 )
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import TransportUnavailable
+from pillarbox.errors import ConfigError, TransportUnavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = ResponsePolicy(where="https://shop.example/…")
@@ -25,7 +26,7 @@ POLICY = ResponsePolicy(where="https://shop.example/…")
 EXPECTED = {
     DeliveryStatus.DELIVERED: {*range(200, 300)},
     DeliveryStatus.REJECTED: {400, 413, 415, 422, 431},
-    DeliveryStatus.OUTAGE: {401, 402, 403, 404, 405, 406, 407, 410, 411, 414, 417, 426},
+    DeliveryStatus.OUTAGE: {401, 402, 403, 405, 406, 407, 410, 411, 414, 417, 426},
 }
 
 
@@ -57,7 +58,28 @@ def test_a_failure_says_what_was_answered() -> None:
         error="https://shop.example/… answered 503 Service Unavailable. It said: come back [31mlater",
         retry_after=timedelta(seconds=7),
         detail="come back [31mlater",
+        not_now=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "not_now"),
+    [(429, None, True), (429, "7", True), (503, "7", True), (503, None, False), (500, "7", False), (404, None, False)],
+)
+def test_an_answer_that_asks_to_come_back_later_is_not_the_messages_fault(
+    status: int, retry_after: str | None, not_now: bool
+) -> None:
+    outcome = to_outcome(Response(status=status, retry_after=retry_after), POLICY, now=NOW)
+    assert (outcome.not_now, outcome.rejected, outcome.missing) == (not_now, False, False)
+
+
+def test_a_status_can_mean_that_the_endpoint_is_not_there() -> None:
+    outcome = to_outcome(Response(status=404), ResponsePolicy(where="x", missing={404}), now=NOW)
+    assert (outcome.not_now, outcome.missing, outcome.rejected) == (True, True, False)
+    with pytest.raises(ConfigError, match="both have 404"):
+        check_rejects({404, 422}, missing={404})
+    with pytest.raises(ConfigError, match="missing has 503"):
+        check_rejects({404}, missing={503})
 
 
 def test_a_rejection_says_so() -> None:
@@ -72,8 +94,7 @@ def test_an_outage_says_what_to_check() -> None:
         "https://shop.example/… answered 401 Unauthorized; check the secret, the headers and what the endpoint allows."
     )
     assert (away.value.mid_send, away.value.retry_after) == (False, timedelta(seconds=60))
-    with pytest.raises(TransportUnavailable, match="404 Not Found; check the URL"):
-        to_outcome(Response(status=404), POLICY, now=NOW)
+    assert "404 Not Found; check the URL" in str(to_outcome(Response(status=404), POLICY, now=NOW).error)
 
 
 def test_a_redirect_says_that_it_is_not_followed() -> None:

@@ -21,7 +21,7 @@ from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 
 FAILED = DeliveryReport(DeliveryStatus.FAILED, "full")
-OUTAGE = DeliveryReport(DeliveryStatus.OUTAGE, "the topic orders does not exist")
+OUTAGE = DeliveryReport(DeliveryStatus.OUTAGE, "the login may not write idempotently: let it")
 LOST = DeliveryReport(DeliveryStatus.LOST, "fatal")
 
 
@@ -44,13 +44,14 @@ def test_delivered_is_no_error_and_nothing_else() -> None:
     [
         (KafkaError.MSG_SIZE_TOO_LARGE, DeliveryStatus.SUSPECT),
         (KafkaError.INVALID_RECORD, DeliveryStatus.SUSPECT),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, DeliveryStatus.OUTAGE),
-        (KafkaError._UNKNOWN_TOPIC, DeliveryStatus.OUTAGE),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, DeliveryStatus.OUTAGE),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, DeliveryStatus.MISSING),
+        (KafkaError._UNKNOWN_TOPIC, DeliveryStatus.MISSING),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, DeliveryStatus.MISSING),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, DeliveryStatus.OUTAGE),
-        (KafkaError.THROTTLING_QUOTA_EXCEEDED, DeliveryStatus.FAILED),
-        (KafkaError.NOT_ENOUGH_REPLICAS, DeliveryStatus.FAILED),
-        (KafkaError.KAFKA_STORAGE_ERROR, DeliveryStatus.FAILED),
+        (KafkaError.THROTTLING_QUOTA_EXCEEDED, DeliveryStatus.NOT_NOW),
+        (KafkaError.NOT_ENOUGH_REPLICAS, DeliveryStatus.NOT_NOW),
+        (KafkaError.LEADER_NOT_AVAILABLE, DeliveryStatus.NOT_NOW),
+        (KafkaError.KAFKA_STORAGE_ERROR, DeliveryStatus.NOT_NOW),
         (KafkaError.UNKNOWN, DeliveryStatus.FAILED),
         (KafkaError._MSG_TIMED_OUT, DeliveryStatus.TIMED_OUT),
         (KafkaError._PURGE_QUEUE, DeliveryStatus.LOST),
@@ -77,7 +78,8 @@ def test_each_message_has_its_own_outcome() -> None:
         "kafka://broker.example did not take it: full",
     )
     assert rejected.rejected
-    assert silent == Outcome(delivered=False, error="no answer from kafka://broker.example within 10 s")
+    error = "no answer from kafka://broker.example within 10 s"
+    assert silent == Outcome(delivered=False, error=error, unanswered=True, not_now=True)
 
 
 def test_what_broke_after_some_were_answered_is_lost() -> None:
@@ -85,11 +87,24 @@ def test_what_broke_after_some_were_answered_is_lost() -> None:
     assert (delivered.delivered, lost.lost) == (True, True)
 
 
-def test_a_missing_topic_is_the_trouble_of_its_messages_alone_if_others_got_through() -> None:
-    delivered, missing = outcomes(DELIVERED, OUTAGE)
+def test_a_missing_topic_is_the_trouble_of_its_messages_alone() -> None:
+    missing = DeliveryReport(DeliveryStatus.MISSING, "the topic orders does not exist")
+    expected = Outcome(
+        delivered=False, error="At kafka://broker.example, the topic orders does not exist.", not_now=True, missing=True
+    )
+    assert outcomes(DELIVERED, missing) == [Outcome(delivered=True), expected]
+    assert outcomes(missing, missing) == [expected, expected]
+
+
+def test_what_the_cluster_takes_later_is_nobodys_fault() -> None:
+    (later,) = outcomes(DeliveryReport(DeliveryStatus.NOT_NOW, "no leader"))
+    assert (later.not_now, later.missing, later.rejected, later.lost) == (True, False, False, False)
+
+
+def test_an_outage_of_the_cluster_beside_others_that_got_through_costs_nothing() -> None:
+    delivered, later = outcomes(DELIVERED, OUTAGE)
     assert delivered.delivered
-    assert (missing.delivered, missing.rejected, missing.lost) == (False, False, False)
-    assert "does not exist" in (missing.error or "")
+    assert (later.not_now, later.rejected, later.lost) == (True, False, False)
 
 
 def test_what_broke_before_any_was_answered_is_an_outage() -> None:
@@ -98,8 +113,8 @@ def test_what_broke_before_any_was_answered_is_an_outage() -> None:
     assert broken.value.mid_send
 
 
-def test_a_missing_topic_is_no_messages_fault() -> None:
-    with pytest.raises(TransportUnavailable, match="the topic orders does not exist") as missing:
+def test_a_missing_right_in_the_cluster_is_no_messages_fault() -> None:
+    with pytest.raises(TransportUnavailable, match="may not write idempotently") as missing:
         outcomes(LOST, OUTAGE)
     assert not missing.value.mid_send
 
@@ -132,7 +147,7 @@ async def test_a_send_is_done_with_its_last_answer() -> None:
     send.resolve(1, None)
     assert send.done.done()
     assert [report.status for report in send.reports] == [
-        DeliveryStatus.FAILED,
+        DeliveryStatus.NOT_NOW,
         DeliveryStatus.DELIVERED,
         DeliveryStatus.DELIVERED,
     ]

@@ -44,13 +44,20 @@ def test_what_is_no_json_is_no_acknowledgement(data: bytes) -> None:
 
 def test_nobody_there_is_missing_topology() -> None:
     answer = read_ack(b"", status="503", subject="orders.eu")
-    assert isinstance(answer, NotAnswered)
-    assert answer.is_outage
-    assert "'orders.eu'" in answer.reason
-    assert "declare=true" in answer.reason
+    assert isinstance(answer, Outcome)
+    assert (answer.not_now, answer.missing) == (True, True)
+    assert "'orders.eu'" in (answer.error or "")
+    assert "declare=true" in (answer.error or "")
 
 
-@pytest.mark.parametrize("err_code", [10039, 10059, 10060, 10076, 10109])
+@pytest.mark.parametrize("err_code", [10059, 10060, 10109])
+def test_what_is_the_same_for_the_subject_is_missing_topology(err_code: int) -> None:
+    answer = refused(err_code)
+    assert isinstance(answer, Outcome)
+    assert (answer.not_now, answer.missing) == (True, True)
+
+
+@pytest.mark.parametrize("err_code", [10039, 10076])
 def test_what_is_the_same_for_all_is_an_outage(err_code: int) -> None:
     answer = refused(err_code)
     assert isinstance(answer, NotAnswered)

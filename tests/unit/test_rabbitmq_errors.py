@@ -57,8 +57,9 @@ def test_answers_are_outcomes() -> None:
 
 
 def test_no_answer_in_time_is_not_delivered_and_the_others_keep_theirs() -> None:
-    assert judged(DELIVERED, None) == [DELIVERED, Outcome(False, "late")]
-    assert judged(None, None) == [Outcome(False, "late")] * 2
+    late = Outcome(False, "late", unanswered=True, not_now=True)
+    assert judged(DELIVERED, None) == [DELIVERED, late]
+    assert judged(None, None) == [late] * 2
 
 
 def test_a_break_before_any_answer_is_an_outage_under_way() -> None:
@@ -69,15 +70,11 @@ def test_a_break_after_some_answers_loses_the_others() -> None:
     assert judged(DELIVERED, CUT) == [DELIVERED, Outcome(False, "cut", lost=True)]
 
 
-def test_what_is_missing_for_all_of_them_is_an_outage_that_blames_none() -> None:
-    error = unavailable(BLAMED, BLAMED)
-    assert not error.mid_send
-    assert str(error) == "no such exchange"
-
-
-def test_what_is_missing_for_some_is_their_trouble_alone() -> None:
-    assert judged(BLAMED, CUT) == [Outcome(False, "no such exchange"), Outcome(False, "cut", lost=True)]
-    assert judged(BLAMED, DELIVERED) == [Outcome(False, "no such exchange"), DELIVERED]
+def test_what_is_missing_is_the_trouble_of_its_messages_alone() -> None:
+    missing = Outcome(False, "no such exchange", not_now=True, missing=True)
+    assert judged(BLAMED, BLAMED) == [missing, missing]
+    assert judged(BLAMED, CUT) == [missing, Outcome(False, "cut", lost=True)]
+    assert judged(BLAMED, DELIVERED) == [missing, DELIVERED]
 
 
 def test_while_the_broker_takes_no_messages_silence_blames_nobody() -> None:
@@ -89,16 +86,16 @@ def test_while_the_broker_takes_no_messages_silence_blames_nobody() -> None:
 # --- one message ---------------------------------------------------------------------------------
 
 
-def test_a_returned_message_is_rejected_and_says_where_it_went() -> None:
+def test_a_returned_message_lacks_its_queue_and_says_where_it_went() -> None:
     outcome = map_return(encoded(), code=312, text="NO_ROUTE")
-    assert outcome.rejected
+    assert (outcome.not_now, outcome.missing, outcome.rejected) == (True, True, False)
     assert "312 NO_ROUTE" in (outcome.error or "")
     assert "exchange 'shop'" in (outcome.error or "")
     assert "'orders'" in (outcome.error or "")
 
 
-def test_a_nack_is_no_rejection() -> None:
-    assert (NACKED.delivered, NACKED.rejected, NACKED.lost) == (False, False, False)
+def test_a_nack_asks_to_come_back_later() -> None:
+    assert (NACKED.delivered, NACKED.rejected, NACKED.lost, NACKED.not_now) == (False, False, False, True)
 
 
 @pytest.mark.parametrize("text", TOO_LARGE)

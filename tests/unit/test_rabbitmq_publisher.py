@@ -60,10 +60,10 @@ def returned(message_id: str | None) -> Sequence[Frame | ContentHeader]:
 
 
 def kinds(batch: SendBatch[Answer]) -> str:
-    """A letter per answer: + delivered, - not, r rejected, i interrupted, . none yet."""
+    """A letter per answer: + delivered, - not, r returned, i interrupted, . none yet."""
     letters = {DELIVERED: "+", NACKED: "-", DUPLICATE: "2", None: "."}
     return "".join(
-        "i" if isinstance(answer, NotAnswered) else "r" if answer and answer.rejected else letters[answer]
+        "i" if isinstance(answer, NotAnswered) else "r" if answer and answer.missing else letters[answer]
         for answer in batch.answers
     )
 
@@ -87,7 +87,7 @@ async def test_tags_go_on_from_send_to_send(publisher: Publisher) -> None:
     assert (kinds(first), kinds(second)) == ("+-", "+")
 
 
-async def test_a_message_that_comes_back_is_rejected_whatever_its_ack_says(publisher: Publisher) -> None:
+async def test_a_message_that_comes_back_is_not_delivered_whatever_its_ack_says(publisher: Publisher) -> None:
     batch = publisher.publish(encoded("a", "b", "c"))
     say(publisher, *returned("b"))
     publisher._channel.receive(BODY, b"x")

@@ -16,10 +16,24 @@ def test_an_id_is_delivered() -> None:
 
 def test_no_stream_is_missing_topology() -> None:
     answer = read_add_reply(None, key="orders")
-    assert isinstance(answer, NotAnswered)
-    assert answer.is_outage
-    assert "'orders'" in answer.reason
-    assert "create=false" in answer.reason
+    assert isinstance(answer, Outcome)
+    assert (answer.not_now, answer.missing) == (True, True)
+    assert "'orders'" in (answer.error or "")
+    assert "create=false" in (answer.error or "")
+
+
+@pytest.mark.parametrize("words", ["NOPERM User x has no permissions", "WRONGTYPE Operation against a key"])
+def test_what_is_the_same_for_the_stream_is_missing_topology(words: str) -> None:
+    answer = read_add_reply(ErrorReply(words), key="orders")
+    assert isinstance(answer, Outcome)
+    assert (answer.not_now, answer.missing) == (True, True)
+    assert words[:20] in (answer.error or "")
+
+
+def test_a_full_server_takes_the_message_later() -> None:
+    answer = read_add_reply(ErrorReply("OOM command not allowed when used memory > 'maxmemory'."), key="orders")
+    assert isinstance(answer, Outcome)
+    assert (answer.not_now, answer.missing) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -29,10 +43,8 @@ def test_no_stream_is_missing_topology() -> None:
         "MISCONF Redis is configured to save RDB snapshots",
         "MOVED 3999 127.0.0.1:6381",
         "NOAUTH Authentication required.",
-        "NOPERM User x has no permissions",
         "NOREPLICAS Not enough good replicas to write.",
         "READONLY You can't write against a read only replica.",
-        "WRONGTYPE Operation against a key holding the wrong kind of value",
         "ERR unknown command 'XADD'",
     ],
 )

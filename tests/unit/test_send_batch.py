@@ -13,6 +13,7 @@ NOWHERE = NotAnswered("no stream", is_outage=True)
 REJECTED = Outcome(False, "too large", rejected=True)
 REFUSED = Outcome(False, "full")
 LATE = "no answer in time"
+SILENT = Outcome(False, LATE, unanswered=True, not_now=True)
 
 
 def test_answers_are_passed_on() -> None:
@@ -20,8 +21,8 @@ def test_answers_are_passed_on() -> None:
 
 
 def test_what_was_not_answered_in_time_says_so() -> None:
-    assert collect_outcomes([DELIVERED, None], late=LATE) == [DELIVERED, Outcome(False, LATE)]
-    assert collect_outcomes([None, None], late=LATE) == [Outcome(False, LATE)] * 2
+    assert collect_outcomes([DELIVERED, None], late=LATE) == [DELIVERED, SILENT]
+    assert collect_outcomes([None, None], late=LATE) == [SILENT] * 2
 
 
 @pytest.mark.parametrize("said", [DELIVERED, REFUSED, None])
@@ -29,7 +30,8 @@ def test_what_was_not_answered_in_time_says_so() -> None:
 def test_what_is_interrupted_beside_answers_is_lost(said: Answer | None, interrupted: NotAnswered) -> None:
     first, second = collect_outcomes([said, interrupted], late=LATE)
     assert not first.lost
-    assert second == Outcome(False, interrupted.reason, lost=True)
+    is_outage = interrupted.is_outage
+    assert second == Outcome(False, interrupted.reason, lost=not is_outage, not_now=is_outage)
 
 
 def test_a_break_before_any_answer_is_under_way() -> None:

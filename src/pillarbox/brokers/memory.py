@@ -78,10 +78,16 @@ class MemoryTransport:
     # --- faults for tests ---
 
     def refuse_next(
-        self, count: int = 1, *, error: str = "refused as told", retry_after: timedelta | None = None
+        self,
+        count: int = 1,
+        *,
+        error: str = "refused as told",
+        retry_after: timedelta | None = None,
+        not_now: bool = False,
     ) -> None:
         """Refuse the next messages. A later attempt can succeed."""
-        self._next_outcomes.extend([Outcome(delivered=False, error=error, retry_after=retry_after)] * count)
+        outcome = Outcome(delivered=False, error=error, retry_after=retry_after, not_now=not_now)
+        self._next_outcomes.extend([outcome] * count)
 
     def reject_next(self, count: int = 1, *, error: str = "rejected as told") -> None:
         """Reject the next messages for good."""

@@ -38,7 +38,7 @@ class NotAnswered(msgspec.Struct, frozen=True):
 
     reason: str
     is_outage: bool = False
-    """The broker answered, but about the address: topology or permission is missing there for every message."""
+    """The broker answered that it takes nothing at present, from nobody."""
 
 
 Answer = Outcome | NotAnswered
@@ -102,8 +102,8 @@ def collect_outcomes(answers: Sequence[Answer | None], *, late: str, is_written:
     """Return one outcome per message; raise `TransportUnavailable` when the broker answered about none of them.
 
     None is no answer in time, and `late` its error. A message that is not answered beside others that are is `lost`:
-    it costs no attempt, and it is no reason to send the others again. `is_written` is whether anything was written:
-    if not, no message can be the reason for the break.
+    it costs no attempt, and it is no reason to send the others again. If it is the broker that takes nothing, it is
+    `not_now`. `is_written` is whether anything was written: if not, no message can be the reason for the break.
     """
     if all(type(answer) is Outcome for answer in answers):
         return [answer for answer in answers if type(answer) is Outcome]
@@ -121,5 +121,7 @@ def _is_from_broker(answer: Answer) -> bool:
 
 def _to_outcome(answer: Answer | None, late: str) -> Outcome:
     if answer is None:
-        return Outcome(False, late)
-    return answer if isinstance(answer, Outcome) else Outcome(False, answer.reason, lost=True)
+        return Outcome(False, late, unanswered=True, not_now=True)
+    if isinstance(answer, Outcome):
+        return answer
+    return Outcome(False, answer.reason, lost=not answer.is_outage, not_now=answer.is_outage)

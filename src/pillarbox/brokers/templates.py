@@ -15,8 +15,9 @@ import msgspec
 
 from pillarbox.errors import ConfigError, MessageRejected
 from pillarbox.message import Message
+from pillarbox.redaction import redact_line
 
-__all__ = ["ANY_ADDRESS", "AddressRules", "AddressTemplate", "compile_template"]
+__all__ = ["ANY_ADDRESS", "AddressRules", "AddressTemplate", "compile_template", "describe_address"]
 
 AddressTemplate = Callable[[Message], str]
 """Builds the address of one message; raises `MessageRejected` when it lacks a field, or a value breaks the rules."""
@@ -24,6 +25,8 @@ AddressTemplate = Callable[[Message], str]
 _FIELDS: Final = ("topic", "type", "key", "kind", "destination", "source", "subject")
 _PLACEHOLDER: Final = re.compile(r"\{(\w*)\}")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_LONGEST_SHOWN: Final = 1_000
+"""Characters of an address by which it is told from others."""
 _SHOWN: Final = 100
 """Characters of a refused address that the reason repeats."""
 
@@ -74,6 +77,15 @@ def compile_template(
         )
 
     return fill
+
+
+def describe_address(message: Message, **templates: AddressTemplate) -> str | None:
+    """Describe the address of a message for people, such as "topic 'orders'"; None if it has no valid one."""
+    try:
+        parts = [(name, fill(message)) for name, fill in templates.items()]
+    except MessageRejected:
+        return None
+    return ", ".join(f"{name.replace('_', ' ')} {redact_line(text, limit=_LONGEST_SHOWN)!r}" for name, text in parts)
 
 
 def _read_field(message: Message, name: str) -> str | None:

@@ -41,6 +41,7 @@ from pillarbox.operations.bulk import (
     describe_result,
     format_counts,
 )
+from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
 
 __all__ = ["messages"]
 
@@ -108,7 +109,7 @@ def show_message(target: Target, name: str, payload: bool, output: OutputFormat)
         "messages": [_to_document(one, payload=payload) for one in found],
         "journal": [{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in entries],
     }
-    parts = [_format_message(one, payload=payload) for one in found]
+    parts = [_format_message(one, payload=payload) + _format_tries(one, entries) for one in found]
     if entries:
         parts.append(_format_journal(entries))
     show(document, text="\n\n".join(parts), output=output)
@@ -172,6 +173,14 @@ def _format_message(message: Message, *, payload: bool) -> str:
     return "\n".join(
         f"{name.replace('_', ' '):{width}}  {value}".replace("\n", f"\n{' ' * (width + 2)}") for name, value in lines
     )
+
+
+def _format_tries(message: Message, journal: Sequence[JournalEntry]) -> str:
+    """Say how often an open message was tried, and why it is not given up."""
+    tries, is_spent = count_tries(journal, message.destination)
+    if message.state.is_closed or not tries or is_spent:
+        return ""
+    return f"\n\nTried {tries} {'time' if tries == 1 else 'times'}, {NOT_GIVEN_UP}."
 
 
 def _format_raw(value: bytes) -> str:

@@ -13,7 +13,7 @@ from pillarbox.cli._logs import LogSettings, program_log, start_logging
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.config import Config, read_outbox_section, read_section
-from pillarbox.contracts.store import MonitorStore
+from pillarbox.contracts.store import MonitorStore, Selection
 from pillarbox.errors import MissingExtra, StoreBusy
 from pillarbox.message import State
 from pillarbox.operations.health import HealthApp, HealthServer, Probes, parse_address
@@ -78,7 +78,7 @@ def relay(config: Config, http: str | None, once: bool) -> None:
         await store.close()
         _log_start(url, served)
         await relay.run(once=once)
-        waiting = await _count_waiting(store, outages.destinations) if once else 0
+        waiting = await _count_waiting(store, outages) if once else 0
         program_log.info("stopped")
         return waiting
 
@@ -97,15 +97,27 @@ def relay(config: Config, http: str | None, once: bool) -> None:
 
 
 class OutageTracker(Telemetry):
-    """Destinations that are down or paused now."""
+    """Destinations that are down or paused now, and those with blocked addresses."""
 
     def __init__(self) -> None:
+        self._blocked: set[tuple[str, str]] = set()
         self._down: set[str] = set()
         self._paused: set[str] = set()
 
     @property
     def destinations(self) -> set[str]:
         return self._down | self._paused
+
+    @property
+    def partly(self) -> set[str]:
+        """Destinations of which only some addresses take nothing."""
+        return {destination for destination, _ in self._blocked} - self.destinations
+
+    def on_address_blocked(self, destination: str, address: str, *, reason: str, is_missing: bool) -> None:
+        self._blocked.add((destination, address))
+
+    def on_address_unblocked(self, destination: str, address: str) -> None:
+        self._blocked.discard((destination, address))
 
     def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         self._down.add(destination)
@@ -161,22 +173,29 @@ def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination]) -> None:
     program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, destinations, extra=fields)
 
 
-async def _count_waiting(store: MonitorStore, destinations: set[str]) -> int:
-    """Count the due messages of these destinations, and log an error if there are any."""
-    if not destinations:
+async def _count_waiting(store: MonitorStore, outages: OutageTracker) -> int:
+    """Count the messages that could not be delivered because of outages, and log an error if there are any."""
+    destinations, partly = outages.destinations, outages.partly
+    if not destinations and not partly:
         return 0
     await store.open()
     try:
         counts = await store.counts()
+        held = [
+            await store.find(
+                Selection(states=[State.PENDING], destination=name, tried=True), limit=10_000, payloads=False
+            )
+            for name in partly
+        ]
     finally:
         await store.close()
-    waiting = sum(
+    waiting = sum(map(len, held)) + sum(
         one.count
         for one in counts
         if one.due and one.state in (State.PENDING, State.SENDING) and one.destination in destinations
     )
     if waiting:
-        names = ", ".join(sorted(destinations))
+        names = ", ".join(sorted(destinations | partly))
         program_log.error("%d messages wait for what is down or paused: %s", waiting, names)
     return waiting
 

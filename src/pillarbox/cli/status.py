@@ -22,7 +22,7 @@ from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.message import PARTITIONS
 from pillarbox.operations.alerts import find_alerts
-from pillarbox.operations.monitor import DestinationStatus, Monitor, Status
+from pillarbox.operations.monitor import NOT_GIVEN_UP, DestinationStatus, Monitor, Status
 from pillarbox.relay.configuration import read_destinations, read_relay_section
 from pillarbox.stores.factory import open_store
 
@@ -140,6 +140,8 @@ def _format_screen(status: Status, backlogs: _Backlogs) -> str:
     parts.append(format_table(headings, rows) if rows else "No message was ever written here.")
     if status.sampled:
         parts.append("Latency and retries are of the latest deliveries alone: there were more in the window.")
+    if status.waiting:
+        parts.append(_format_waiting(status))
     if status.inboxes:
         parts.append(_format_inboxes(status))
     parts.append(_format_relays(status))
@@ -179,6 +181,18 @@ def _format_served(one: DestinationStatus) -> str:
     if not one.is_served:
         return "nobody"
     return str(one.relays) if one.reachable == one.relays else f"{one.relays}, {one.reachable} reach it"
+
+
+def _format_waiting(status: Status) -> str:
+    rows = [
+        (
+            one.destination, shorten(one.topic, 30), f"{one.count:,}{'+' if one.more else ''}", str(one.tries),
+            format_age(one.since, status.at), shorten(one.error, 80),
+        )
+        for one in status.waiting
+    ]  # fmt: skip
+    heading = f"Tried and {NOT_GIVEN_UP}:"
+    return f"{heading}\n{format_table(('destination', 'topic', 'messages', 'tries', 'oldest', 'last error'), rows)}"
 
 
 def _format_inboxes(status: Status) -> str:

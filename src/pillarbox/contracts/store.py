@@ -177,9 +177,6 @@ class RelayStore(AnyStore, Protocol):
         this returns; a delivery may be lost by a crash of the database, which costs a repeat.
         """
 
-    async def pause(self, destination: str, *, by: str, reason: str) -> None:
-        """Stop delivery to a destination that rejects every message, until a person resumes it."""
-
     # --- membership ---
 
     async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
@@ -318,6 +315,9 @@ class MonitorStore(AnyStore, Protocol):
 
     async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
         """Count the failed messages of each consumer that has any, by name, among the longest failed `limit`."""
+
+    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+        """List failed attempts and operators' actions, oldest first; of one message, or the latest of all."""
 
     async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
         """Return the deliveries and failed attempts of the window, at most the latest `limit` of each."""
@@ -495,10 +495,18 @@ class FailedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """For the journal alone: the redacted stack trace or the broker's full answer."""
     forward_to: str | None = None
     """Destination to which a failed message goes on at once, with no attempt spent, instead of being closed."""
+    spends: bool = True
+    """An attempt was spent. Otherwise the message was tried and is not given up: the destination is at fault."""
+    tried: bool = True
+    """The message was sent. Otherwise it only waits, because its address takes nothing at present."""
 
     @property
     def action(self) -> Action | None:
-        """The action of its line in the journal; None for parking, which leaves no line."""
+        """The action of its line in the journal; None for parking and for waiting unsent, which leave no line."""
+        if self.waits is Waits.RETRY and not self.tried:
+            return None
+        if self.waits is Waits.RETRY and not self.spends:
+            return Action.TRIED
         return _STATE_ACTIONS.get(self.state) or _WAITS_ACTIONS.get(self.waits or Waits.PARKED)
 
     def check(self) -> None:
@@ -539,6 +547,8 @@ class Action(StrEnum):
     """The event that a line of the journal records."""
 
     ATTEMPT_FAILED = "attempt_failed"
+    TRIED = "tried"
+    """A try that failed and spent no attempt."""
     FAILED = "failed"
     HELD = "held"
     SKIPPED = "skipped"
@@ -592,6 +602,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     changed_before: datetime | None = None
     """Last change before."""
     min_attempts: int | None = None
+    tried: bool = False
+    """Has a last error: it was tried and not delivered, or waits because its address takes nothing."""
     after: int = 0
     """Ids above this one: where the previous page ended."""
 
@@ -629,7 +641,7 @@ class InboxFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A destination that a person, or the relay itself, stopped."""
+    """A destination that a person stopped."""
 
     destination: str
     by: str

@@ -11,7 +11,7 @@ import msgspec
 from pillarbox.contracts.finding import Finding
 from pillarbox.message import Message
 
-__all__ = ["Inspector", "Outcome", "Transport", "TransportFeatures"]
+__all__ = ["Addressing", "Inspector", "Outcome", "Transport", "TransportFeatures", "find_addressing"]
 
 
 class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,10 @@ class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
     False for webhooks: the other side is a partner's, and a partner's outage is no reason to stop a rollout.
     """
+    addresses: bool = False
+    """Messages go to several addresses, and the transport is `Addressing`. A blocked one does not stop the others."""
+    ping_is_witness: bool = False
+    """A successful `ping` shows that messages could get through. A message that is refused after one is at fault."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -42,6 +46,13 @@ class Outcome(msgspec.Struct, frozen=True):
     """More for the journal: a redacted stack trace, the broker's full answer."""
     lost: bool = False
     """The connection broke before this one was answered, after others were. It spends no attempt."""
+    unanswered: bool = False
+    """No answer came in time. A ping that succeeds is no witness against it."""
+    not_now: bool = False
+    """The broker works, but the address of this message takes nothing at present: its queue is full, it throttles, it
+    has no leader. The message is not at fault and spends no attempt. It is tried again at the pace of its address."""
+    missing: bool = False
+    """With `not_now`: the address does not exist, or this login may not send to it. The same for every message."""
 
 
 class Transport(Protocol):
@@ -67,6 +78,22 @@ class Transport(Protocol):
         cannot be reached, or the connection broke before any was answered; when it broke after some were, the
         others are `lost`. What was not answered for was not delivered.
         """
+
+
+@runtime_checkable
+class Addressing(Protocol):
+    """A transport that can tell the address of a message, used where its features say that it has several."""
+
+    def get_address(self, message: Message) -> str | None:
+        """Return the address of a message for people, such as "exchange 'shop', routing key 'orders'".
+
+        Messages with the same text share an address. None for a message that has no valid address.
+        """
+
+
+def find_addressing(transport: Transport) -> Addressing | None:
+    """Return a transport as one with addresses, if it sends to several."""
+    return transport if transport.features.addresses and isinstance(transport, Addressing) else None
 
 
 @runtime_checkable

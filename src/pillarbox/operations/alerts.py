@@ -25,7 +25,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """More failed messages of one consumer than this: critical."""
     oldest_warning: timedelta = timedelta(seconds=60)
     oldest_critical: timedelta = timedelta(seconds=600)
-    """The longest waiting message has been due for longer than this."""
+    """The longest waiting message has been due for longer than this, or was tried and is not given up for so long."""
     backlog_warning: int = 1_000
     backlog_critical: int = 10_000
     """More messages than this are due, and the oldest has been due for longer than `backlog_for`."""
@@ -48,7 +48,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One condition that holds."""
 
     name: str
-    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`."""
+    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`,
+    `waiting`."""
     severity: Severity
     destination: str | None
     what: str
@@ -60,6 +61,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 def find_alerts(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
     """Find the alerts that hold, the worst first, then by destination."""
     alerts = [alert for one in status.destinations for alert in _check_destination(status, one, thresholds)]
+    alerts += _check_tries(status, thresholds)
     alerts += _check_claims(status, thresholds)
     alerts += _check_inboxes(status, thresholds)
     rank = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
@@ -137,6 +139,24 @@ def _check_deliveries(one: DestinationStatus, limits: Thresholds) -> Iterator[Al
             what=f"{one.retry_rate:.0%} of the attempts to deliver to {one.name} failed.",
             do="See the errors with `pillarbox messages list --near-failure`, and ask the destination's owner.",
         )
+
+
+def _check_tries(status: Status, limits: Thresholds) -> Iterator[Alert]:
+    for one in status.waiting:
+        age = status.at - one.since
+        severity = _grade(age > limits.oldest_warning, age > limits.oldest_critical)
+        if severity is not None:
+            count = f"{one.count:,}{'+' if one.more else ''} {_choose(one.count, 'message', 'messages')}"
+            tried = f"the oldest was tried {one.tries} {_choose(one.tries, 'time', 'times')} in"
+            yield Alert(
+                name="waiting",
+                severity=severity,
+                destination=one.destination,
+                what=f"{count} of topic {one.topic} for {one.destination} {_choose(one.count, 'waits', 'wait')}, "
+                f"{tried if one.tries else 'the oldest for'} {format_duration(_round(age))}: {one.error}",
+                do=f"Mend what the error names; the relay probes by itself, and delivers them then. See every try with "
+                f"`pillarbox messages show {one.oldest_id}`.",
+            )
 
 
 def _check_claims(status: Status, limits: Thresholds) -> Iterator[Alert]:

@@ -10,9 +10,11 @@ from typing import Final
 import msgspec
 
 from pillarbox.contracts.store import (
+    Action,
     Activity,
     Count,
     InboxCount,
+    JournalEntry,
     MonitorStore,
     OpenClaim,
     Pause,
@@ -24,14 +26,17 @@ from pillarbox.contracts.store import (
 from pillarbox.message import SKIPPED_DESTINATION, Message, State
 
 __all__ = [
+    "NOT_GIVEN_UP",
     "STUCK_AFTER",
     "DestinationStatus",
     "Latency",
     "Monitor",
     "Status",
     "TopicStatus",
+    "WaitingMessages",
     "build_destinations",
     "compute_latency",
+    "count_tries",
 ]
 
 STUCK_AFTER: Final = timedelta(minutes=15)
@@ -43,6 +48,11 @@ _SHORTEST_RATE_WINDOW: Final = timedelta(seconds=1)
 _NEAR_FAILURE: Final = 3
 _LIST_LIMIT: Final = 50
 _SAMPLE_LIMIT: Final = 5_000
+_WAITING_LIMIT: Final = 200
+_MAX_WAITING: Final = 10
+"""Most groups of waiting messages. The journal of one message of each is read."""
+_JOURNAL_LIMIT: Final = 1_000
+NOT_GIVEN_UP: Final = "not given up, because the destination acknowledges nothing else, or its address takes nothing"
 _STATES: Final = ("sending", "delivered", "failed", "skipped", "discarded")
 
 
@@ -114,6 +124,25 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.attempts_failed / attempts if attempts else 0.0
 
 
+class WaitingMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of one topic that are not given up, though their last try failed: no attempt is spent on them.
+
+    The destination acknowledges nothing else, or their address takes nothing at present.
+    """
+
+    destination: str
+    topic: str
+    error: str
+    count: int
+    more: bool
+    """There may be more of them: the list ended there."""
+    oldest_id: int
+    since: datetime
+    """Time at which the oldest of them was written."""
+    tries: int
+    """How often the oldest was tried. 0: it was not sent, because others showed that its address takes nothing."""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Status of everything at one moment of the store's clock."""
 
@@ -124,6 +153,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Claims that a relay has held for longer than it should."""
     near_failure: Sequence[Message]
     """Pending messages after several failed attempts, without their payloads."""
+    waiting: Sequence[WaitingMessages] = ()
+    """Messages that are not given up, though their last try failed, the oldest first."""
     inboxes: Sequence[InboxCount] = ()
     """Failed messages of consumers, by consumer."""
     counted_to: int = _COUNT_LIMIT
@@ -174,6 +205,7 @@ class Monitor:
             relays=registry.relays,
             stuck=await store.claims(older_than=self._stuck_after, limit=_LIST_LIMIT),
             near_failure=await self._find_near_failure(),
+            waiting=await self._find_waiting(),
             inboxes=await store.inbox_counts(limit=self._counted_to),
             counted_to=self._counted_to,
             window=self._window,
@@ -184,8 +216,37 @@ class Monitor:
         selection = Selection(states=[State.PENDING], min_attempts=self._near_failure)
         return await self._store.find(selection, limit=_LIST_LIMIT, payloads=False)
 
+    async def _find_waiting(self) -> Sequence[WaitingMessages]:
+        selection = Selection(states=[State.PENDING], tried=True)
+        found = await self._store.find(selection, limit=_WAITING_LIMIT, payloads=False)
+        groups: dict[tuple[str, str, str], list[Message]] = defaultdict(list)
+        for message in found:
+            groups[message.destination, message.topic, message.last_error or ""].append(message)
+        waiting = []
+        for (destination, topic, error), messages in list(groups.items())[:_MAX_WAITING]:
+            oldest = messages[0]
+            journal = await self._store.journal(message_id=oldest.message_id, limit=_JOURNAL_LIMIT)
+            tries, is_spent = count_tries(journal, destination)
+            if not is_spent and oldest.created_at is not None:
+                waiting.append(
+                    WaitingMessages(
+                        destination=destination, topic=topic, error=error, count=len(messages),
+                        more=len(found) == _WAITING_LIMIT, oldest_id=oldest.id, since=oldest.created_at, tries=tries,
+                    )
+                )  # fmt: skip
+        return waiting
+
 
 # --- pure ---
+
+
+def count_tries(journal: Sequence[JournalEntry], destination: str) -> tuple[int, bool]:
+    """Count the failed tries of a message since it was last redriven; return also whether the last spent an attempt."""
+    actions = [entry.action for entry in journal if entry.destination == destination]
+    if Action.REDRIVEN in actions:
+        actions = actions[len(actions) - actions[::-1].index(Action.REDRIVEN) :]
+    tries = [action for action in actions if action in (Action.TRIED, Action.ATTEMPT_FAILED)]
+    return len(tries), bool(tries) and tries[-1] == Action.ATTEMPT_FAILED
 
 
 def build_destinations(

@@ -1,4 +1,7 @@
-"""Circuit breaker of a destination, and the timer of its pings. Pure: times are the caller's monotonic seconds."""
+"""Circuit breakers of a destination and of its addresses, and the timer of its pings.
+
+Pure: times are the caller's monotonic seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,19 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["Breaker", "BreakerState", "PingTimer"]
+__all__ = ["AddressBreakers", "Breaker", "BreakerState", "PingTimer"]
 
 _FIRST: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(seconds=30)
+_REFUSALS: Final = 3
+"""So many refusals in a row block an address. One could concern its message alone, as when a tenant is throttled."""
+_MAX_ADDRESSES: Final = 10_000
+"""Most addresses whose refusals are remembered. Forgetting one costs a few tries that spend nothing."""
+_PROBE_TIME: Final = 2.0
+"""Seconds after which an address whose probe is not answered may get another."""
+_HELD_PER_SECOND: Final = 2_000
+_LONGEST_SPREAD: Final = 300.0
+"""What waits for an address comes back at this rate, so that reading it again and again leaves room for the others."""
 
 
 class BreakerState(StrEnum):
@@ -33,7 +45,8 @@ class Breaker:
         self.reason: str | None = None
         self.opened = 0
         """How often in a row it opened without an acknowledgement in between."""
-        self._until = 0.0
+        self.until = 0.0
+        """Time of the next probe, while it is open."""
         self._since = 0.0
 
     def open(self, now: float, *, reason: str, dice: float, at_least: timedelta | None = None) -> float:
@@ -47,26 +60,30 @@ class Breaker:
         if at_least is not None:
             wait = max(wait, at_least.total_seconds())
         self.opened += 1
-        self._until = now + wait
+        self.until = now + wait
         return wait
 
     def half_open(self, now: float) -> bool:
         """Become half open if it is time for a probe; return whether a probe may be sent."""
-        if self.state is BreakerState.OPEN and now >= self._until:
+        if self.state is BreakerState.OPEN and now >= self.until:
             self.state = BreakerState.HALF_OPEN
         return self.state is BreakerState.HALF_OPEN
 
-    def close(self) -> bool:
-        """Close, because the destination acknowledged something; return whether it was not closed before."""
+    def close(self, *, is_proven: bool = True) -> bool:
+        """Close, because the destination works; return whether it was not closed before.
+
+        Without proof, after a ping alone, the next wait is as long as if it had stayed open.
+        """
         was_closed = self.is_closed
         self.state = BreakerState.CLOSED
         self.reason = None
-        self.opened = 0
+        if is_proven:
+            self.opened = 0
         return not was_closed
 
     def wait(self, now: float) -> float:
         """Return the seconds until a probe may be sent."""
-        return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
+        return max(0.0, self.until - now) if self.state is BreakerState.OPEN else 0.0
 
     def open_for(self, now: float) -> float:
         """Return the seconds since it opened; 0 while it is closed."""
@@ -75,6 +92,108 @@ class Breaker:
     @property
     def is_closed(self) -> bool:
         return self.state is BreakerState.CLOSED
+
+
+class _Address:
+    """Refusals of one address, and its breaker."""
+
+    def __init__(self) -> None:
+        self.breaker = Breaker()
+        self.refusals = 0
+        """How many in a row."""
+        self.held = 0
+        """How many messages were held since its last probe."""
+        self.probe_until = 0.0
+
+
+class AddressBreakers:
+    """Breakers of the addresses of one destination. An address without refusals has none.
+
+    An address is blocked when it takes nothing while the broker works. Its messages are held, and one at a time is sent
+    as a probe. The first acknowledgement unblocks it.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, _Address] = {}
+        """Those that refused something since their last acknowledgement. Oldest first."""
+        self._blocked = 0
+
+    @property
+    def has_refusals(self) -> bool:
+        """Some address refused its last message."""
+        return bool(self._addresses)
+
+    @property
+    def has_blocked(self) -> bool:
+        """Some address is blocked."""
+        return self._blocked > 0
+
+    def is_blocked(self, address: str) -> bool:
+        """Return whether nothing but probes may be sent to an address."""
+        known = self._addresses.get(address)
+        return known is not None and not known.breaker.is_closed
+
+    def refuse(
+        self,
+        address: str,
+        now: float,
+        *,
+        reason: str,
+        dice: float,
+        is_missing: bool = False,
+        at_least: timedelta | None = None,
+    ) -> float | None:
+        """Note that an address did not take a message; return for how many seconds it is blocked if that is news."""
+        known = self._addresses.get(address)
+        if known is None:
+            known = self._addresses[address] = _Address()
+            if len(self._addresses) > _MAX_ADDRESSES:
+                self._forget(next(iter(self._addresses)))
+        known.refusals += 1
+        is_news = known.breaker.is_closed
+        if is_news and known.refusals < _REFUSALS and not is_missing:
+            return None
+        if not is_news and now < known.breaker.until and not known.probe_until:
+            return None  # it was sent before the address was blocked
+        known.probe_until, known.held = 0.0, 0
+        self._blocked += is_news
+        seconds = known.breaker.open(now, reason=reason, dice=dice, at_least=at_least)
+        return seconds if is_news else None
+
+    def acknowledge(self, address: str) -> bool:
+        """Note that an address took a message; return whether it was blocked."""
+        return address in self._addresses and self._forget(address)
+
+    def may_send(self, address: str, now: float) -> bool:
+        """Return whether a message may be sent to an address now. To a blocked one a message goes as its probe."""
+        known = self._addresses.get(address)
+        if known is None or known.breaker.is_closed:
+            return True
+        if now < max(known.breaker.until, known.probe_until):
+            return False
+        known.probe_until = now + _PROBE_TIME
+        return True
+
+    def hold(self, address: str, now: float, *, dice: float) -> tuple[timedelta, str]:
+        """Count a message that waits for a blocked address; return for how long, and why."""
+        known = self._addresses[address]
+        known.held += 1
+        wait = max(known.breaker.until, known.probe_until) - now
+        spread = min(known.held / _HELD_PER_SECOND, _LONGEST_SPREAD) + wait / 10
+        return timedelta(seconds=max(wait, 0.0) + dice * spread), known.breaker.reason or ""
+
+    def describe(self) -> dict[str, str]:
+        """Return the blocked addresses, each with the reason."""
+        return {
+            address: known.breaker.reason or ""
+            for address, known in self._addresses.items()
+            if not known.breaker.is_closed
+        }
+
+    def _forget(self, address: str) -> bool:
+        was_blocked = not self._addresses.pop(address).breaker.is_closed
+        self._blocked -= was_blocked
+        return was_blocked
 
 
 class PingTimer:

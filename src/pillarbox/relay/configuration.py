@@ -66,8 +66,10 @@ SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path != ("de
 _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
 _EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED)
-_MAY_BE_FOREVER: Final = frozenset({"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed"})
-"""Retentions. Nothing else may last forever."""
+_MAY_BE_FOREVER: Final = frozenset(
+    {"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "give_up_after"}
+)
+"""Retentions, and the time after which a message is given up. Nothing else may last forever."""
 
 
 def read_relay_section(config: Config) -> Section[RelaySettings]:
@@ -105,7 +107,7 @@ def _read_shared_layers(config: Config) -> Sequence[Layer]:
 
 
 def check_durations(section: Section[Any], *, at: KeyPath) -> None:
-    """Raise `ConfigError` for a wait that lasts forever. Only retentions may."""
+    """Raise `ConfigError` for a wait that lasts forever. Only those in `_MAY_BE_FOREVER` may."""
     for field in list_fields(type(section.settings)):
         value = section.value(field.path)
         if FOREVER in (value if isinstance(value, tuple) else (value,)) and field.path[-1] not in _MAY_BE_FOREVER:

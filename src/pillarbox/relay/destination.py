@@ -13,7 +13,7 @@ from pillarbox.contracts.store import BlockedKey, FailedOutcome, Fence, RelaySto
 from pillarbox.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from pillarbox.message import Message
 from pillarbox.redaction import redact_line
-from pillarbox.relay.breaker import Breaker
+from pillarbox.relay.breaker import AddressBreakers, Breaker, BreakerState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.ordering import LaneOrdering
 from pillarbox.relay.outcome_policy import OutcomePolicy
@@ -25,6 +25,8 @@ __all__ = ["AsideTimer", "DestinationState"]
 
 _KEY_SHARE: Final = 8
 """One key holds at most this part of the window."""
+_PROBE_CANDIDATES: Final = 32
+"""Most messages that are claimed for a probe. One of them is sent: another each time, lest the first fail every one."""
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 2.0
 ASIDE_INTERVAL: Final = 30.0
@@ -54,6 +56,11 @@ class DestinationState:
         self.telemetry = telemetry
         self.dice = dice
         self.breaker = Breaker()
+        self.addresses = AddressBreakers()
+        self._is_down = False
+        """An outage was reported, and its end was not."""
+        self._is_reachable = True
+        """In the last outage the destination answered, and acknowledged nothing."""
         self.ordering = LaneOrdering(
             window=settings.window,
             key_share=settings.window // _KEY_SHARE,
@@ -67,8 +74,6 @@ class DestinationState:
         self.pause_reason: str | None = None
         self.is_connected = False
         """The transport was opened once. After that it reconnects by itself."""
-        self.is_flooded = False
-        """So many rejections came in a row that the destination is to be paused."""
         self.is_stopping = False
         self._refused: set[int] = set()
         """Messages that are set aside and were reported."""
@@ -98,21 +103,43 @@ class DestinationState:
             self.ordering.reopen()
             self.read_event.set()
 
-    def open_breaker(self, reason: str, *, at_least: timedelta | None = None) -> None:
-        """Note an outage: nothing is tried for a while. The reason may come from outside."""
+    @property
+    def is_probing(self) -> bool:
+        """One message may be sent, to find out whether the destination works again."""
+        return self.breaker.state is BreakerState.HALF_OPEN
+
+    def begin_probe(self) -> None:
+        """Let a few messages be read and claimed, of which one is sent."""
+        self.ordering.window = min(_PROBE_CANDIDATES, self.settings.window)
+        self.ordering.reopen()
+
+    def open_breaker(self, reason: str, *, at_least: timedelta | None = None, is_reachable: bool = False) -> None:
+        """Note an outage: nothing is tried for a while. The reason may come from outside.
+
+        A destination that answers, and acknowledges nothing, is reported only when a probe failed too. Until then it
+        may be the fault of a single message.
+        """
         reason = redact_line(reason)
         seconds = self.breaker.open(self.clock.monotonic(), reason=reason, dice=self.dice.random(), at_least=at_least)
         self.telemetry.on_breaker_opened(self.name, reason=reason, seconds=seconds)
+        if not self._is_down and (not is_reachable or self.breaker.opened > 1):
+            self._is_down = True
+            self.telemetry.on_outage(self.name, reason=reason, is_reachable=is_reachable)
+        self._is_reachable = is_reachable
 
-    def close_breaker(self) -> bool:
-        """Note that the destination answers; return whether it did not before."""
-        if not self.breaker.close():
-            return False
-        self.telemetry.on_breaker_closed(self.name)
-        return True
+    def close_breaker(self, *, is_proven: bool = True) -> bool:
+        """Note that the destination answers; return whether it did not before. A ping alone is no proof."""
+        was_open = self.breaker.close(is_proven=is_proven)
+        if was_open:
+            self.telemetry.on_breaker_closed(self.name)
+        # A ping shows that a destination is there, and not that it acknowledges messages.
+        if self._is_down and (is_proven or not self._is_reachable):
+            self._is_down = False
+            self.telemetry.on_recovered(self.name)
+        return was_open
 
     def pause(self, reason: str) -> None:
-        """Stop serving the destination, because a person or the relay itself paused it."""
+        """Stop serving the destination, because a person paused it."""
         if self.pause_reason is None:
             self.pause_reason = reason
             self.telemetry.on_paused(self.name, reason=reason)
@@ -122,7 +149,6 @@ class DestinationState:
         """Serve the destination again."""
         if self.pause_reason is not None:
             self.pause_reason = None
-            self.policy.reset_rejections()
             self.telemetry.on_resumed(self.name)
             self.reopen()
 

@@ -142,13 +142,11 @@ class Rebalancer:
             await self._rebalance(pipeline, registry, owned_before=owned[name])
 
     async def _follow_pauses(self) -> None:
-        # Only what was paused before the question can be resumed by its answer: the relay may pause one meanwhile.
-        before = [name for name, pipeline in self._pipelines.items() if pipeline.state.pause_reason is not None]
         paused = {pause.destination: pause for pause in await self._store.pauses()}
         for name, pipeline in self._pipelines.items():
             if (pause := paused.get(name)) is not None:
                 pipeline.state.pause(f"{pause.reason} (by {pause.by})")
-            elif name in before and not pipeline.state.is_flooded:
+            else:
                 pipeline.state.resume()
 
     async def _rebalance(self, pipeline: Pipeline, registry: Registry, *, owned_before: frozenset[int]) -> None:

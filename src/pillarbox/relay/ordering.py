@@ -630,6 +630,11 @@ class LaneOrdering:
                 batch.append(entry.message)
         return batch
 
+    def next_probe(self, dice: float) -> list[Message]:
+        """Return one of the messages that are ready, or none."""
+        self._ready.rotate(-int(dice * len(self._ready)))
+        return self.next_batch(1)
+
     def rotate_suspects(self, by: int) -> None:
         """Begin so many places later among the suspects that wait."""
         self._suspects.rotate(-by)
@@ -676,7 +681,8 @@ class LaneOrdering:
         entry = self._in_flight.entries.get(message.id)
         if entry is None or entry.stage is not _SENT:
             return
-        self._strikes.pop(message.id, None)
+        if failure.spends:
+            self._strikes.pop(message.id, None)
         self._in_flight.add_failure(entry, failure)
         if message.key is None:
             return

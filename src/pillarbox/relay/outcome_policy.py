@@ -1,4 +1,4 @@
-"""Meaning of a transport's answers: delivered, tried again later, failed, or an outage that costs nothing. Pure."""
+"""Meaning of a transport's answers: delivered, failed, tried again later, or an outage that costs nothing. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,34 @@ import msgspec
 
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.contracts.transport import Outcome
+from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import Message, State, Waits
 from pillarbox.redaction import redact_block, redact_line
 from pillarbox.retry import RetryPolicy
 
-__all__ = ["AfterFailure", "BatchResult", "OutcomePolicy", "SkipPolicy", "build_refusal"]
+__all__ = [
+    "AfterFailure",
+    "BatchResult",
+    "MissingTopology",
+    "OutcomePolicy",
+    "SkipPolicy",
+    "build_hold",
+    "build_refusal",
+]
 
 AfterFailure = Literal["continue", "hold"]
 """After a failed message of a key: continue with the next one, or hold the key until a person acts."""
 
+MissingTopology = Literal["wait", "reject"]
+"""For a message whose queue, topic, stream or permission is missing: wait until it is there, or fail it at once."""
+
 _FLOOD: Final = 20
-"""So many rejections in a row, without one acknowledgement, are a flood."""
+"""So many rejections in a row, without one acknowledgement, are the destination's fault."""
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds until a message is tried again that its address did not take. They double with each try."""
+_GOLDEN: Final = 0.618
+"""Added to the dice for each message of a batch, so that what was refused together does not come back together."""
 _MAX_REMEMBERED: Final = 100_000
 """Most messages whose previous attempt is remembered. Forgetting one costs at most an attempt that is not spent."""
 _MAX_ERROR: Final = 2_000
@@ -32,73 +49,106 @@ class BatchResult(msgspec.Struct):
 
     delivered: list[Message]
     failures: list[tuple[Message, FailedOutcome]]
-    returned: list[Message]
-    """Not delivered, and no attempt is spent: the destination is the cause, not the message."""
+    """An attempt was spent, or the message is closed."""
+    not_now: list[tuple[Message, FailedOutcome, Outcome]] = []
+    """Their addresses take nothing at present. No attempt is spent, and the destination works."""
+    tried: list[tuple[Message, FailedOutcome]] = []
+    """No attempt is spent: nothing shows that the destination works."""
     outage: str | None = None
     """Reason why the destination looks down."""
     retry_after: timedelta | None = None
-    is_flood: bool = False
-    """So many messages in a row were rejected that the destination must be wrong, not the messages."""
 
 
 class OutcomePolicy:
     """Decides by evidence: an attempt is spent only when the destination has shown that it works.
 
     The evidence, called the witness, is an acknowledgement of any other message since this one's previous attempt began
-    (since this attempt began, for the first). Without a witness a failure is an outage.
+    (since this attempt began, for the first). A ping that succeeded since the previous attempt is a witness too, if the
+    transport says so and the message was answered. Without a witness a failure is an outage. Every try is recorded.
     """
 
     def __init__(
-        self, *, retry: RetryPolicy, after_failure: AfterFailure = "continue", dead_letter: str | None = None
+        self,
+        *,
+        retry: RetryPolicy,
+        after_failure: AfterFailure = "continue",
+        dead_letter: str | None = None,
+        missing_topology: MissingTopology = "wait",
+        give_up_after: timedelta = FOREVER,
+        has_addresses: bool = False,
     ) -> None:
         self._retry = retry
         self._after_failure = after_failure
         self._dead_letter = dead_letter
         """Destination to which failed messages go on. Then no key is held."""
+        self._missing_topology = missing_topology
+        self._give_up_after = give_up_after
+        self.has_addresses = has_addresses
+        """The transport sends to several addresses, so one that takes nothing is no sign of an outage."""
         self.acknowledged = 0
         """How many messages the destination has acknowledged."""
+        self._pings = 0
+        """How many pings were a witness."""
         self._baselines: dict[int, int] = {}
         """Message to the value of `acknowledged` when its previous, unsettled attempt began. Oldest first."""
         self._lone_baselines: dict[int, int] = {}
         """Message to the value of `acknowledged` when it was last sent alone. Oldest first."""
+        self._tries: dict[int, _Tries] = {}
+        """Messages whose last try failed and spent no attempt. Oldest first."""
         self._rejections = 0
 
     def evaluate(
-        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float, now: float = 0.0
     ) -> BatchResult:
         """Decide what follows from the answers to one send. Lost messages have no answer, and are left out.
 
-        `began` is the value of `acknowledged` when the send began.
+        `began` is the value of `acknowledged` when the send began, `now` the caller's monotonic seconds.
         """
-        result = BatchResult([], [], [])
+        result = BatchResult([], [])
         result.delivered = [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.delivered]
         self.acknowledged += len(result.delivered)
         if result.delivered:
             self._rejections = 0
-            for message in result.delivered if self._baselines or self._lone_baselines else ():
-                self._baselines.pop(message.id, None)
+            for message in result.delivered if self._baselines or self._lone_baselines or self._tries else ():
+                self._forget(message.id)
                 self._lone_baselines.pop(message.id, None)
         if len(result.delivered) < len(messages):
             for message, outcome in zip(messages, outcomes, strict=True):
                 if not outcome.delivered and not outcome.lost:
-                    self._evaluate_failure(message, _sanitize(outcome), result, began=began, dice=dice)
+                    dice = (dice + _GOLDEN) % 1
+                    self._evaluate_failure(message, _sanitize(outcome), result, began=began, dice=dice, now=now)
         return result
 
     def _evaluate_failure(
-        self, message: Message, outcome: Outcome, result: BatchResult, *, began: int, dice: float
+        self, message: Message, outcome: Outcome, result: BatchResult, *, began: int, dice: float, now: float
     ) -> None:
-        if outcome.rejected:
+        if outcome.rejected or (outcome.missing and self._missing_topology == "reject"):
             self._rejections += 1
-            if self._rejections >= _FLOOD:
-                result.is_flood = True
-                result.returned.append(message)
-            else:
+            if self._rejections < _FLOOD:
+                self._forget(message.id)
                 result.failures.append((message, self._build_failure(message, message.attempts + 1, outcome)))
-        elif self.has_witness(message, began=began):
-            result.failures.append((message, self._spend_attempt(message, outcome, dice=dice)))
+                return
+            outage: str | None = f"it rejects every message, the last one so: {outcome.error}"
         else:
-            result.returned.append(message)
-            result.outage = outcome.error or "the destination did not acknowledge"
+            has_witness = self.has_witness(message, began=began)
+            has_witness = self._has_ping_witness(message, outcome) or has_witness
+            if has_witness and not outcome.not_now:
+                result.failures.append((message, self._spend_attempt(message, outcome, dice=dice)))
+                return
+            is_answered = self.has_addresses and not outcome.unanswered
+            is_outage = not (outcome.not_now and (is_answered or has_witness))
+            outage = (outcome.error or "the destination did not acknowledge") if is_outage else None
+        tries = self._count_try(message, now=now)
+        if now - tries.first_at >= self._give_up_after.total_seconds():
+            self._forget(message.id)
+            error = f"given up after {format_duration(self._give_up_after)}: {outcome.error}"
+            result.failures.append((message, self.build_failure(message, error=error)))
+        elif outage is None:
+            result.not_now.append((message, _build_try(message, outcome, pause=tries.pause(dice=dice)), outcome))
+        else:
+            result.tried.append((message, _build_try(message, outcome, pause=timedelta(0))))
+        if outage is not None:
+            result.outage = outage
             result.retry_after = max(filter(None, (result.retry_after, outcome.retry_after)), default=None)
 
     def has_witness(self, message: Message, *, began: int) -> bool:
@@ -110,6 +160,27 @@ class OutcomePolicy:
         has_witness = self.acknowledged > baseline
         self._remember(message.id, began if has_witness else baseline)
         return has_witness
+
+    def note_ping(self) -> None:
+        """Note that the destination answered a ping that is a witness."""
+        self._pings += 1
+
+    def _has_ping_witness(self, message: Message, outcome: Outcome) -> bool:
+        tries = self._tries.get(message.id)
+        return tries is not None and self._pings > tries.pings and not outcome.unanswered
+
+    def _count_try(self, message: Message, *, now: float) -> _Tries:
+        tries = self._tries.pop(message.id, None) or _Tries(first_at=now)
+        tries.count += 1
+        tries.pings = self._pings
+        self._tries[message.id] = tries
+        if len(self._tries) > _MAX_REMEMBERED:
+            del self._tries[next(iter(self._tries))]
+        return tries
+
+    def _forget(self, message_id: int) -> None:
+        self._baselines.pop(message_id, None)
+        self._tries.pop(message_id, None)
 
     def note_interrupted(self, messages: Sequence[Message], *, began: int, sent: bool = True) -> None:
         """Note that messages were tried and not answered at all: that was an attempt too.
@@ -137,8 +208,10 @@ class OutcomePolicy:
     def _spend_attempt(self, message: Message, outcome: Outcome, *, dice: float) -> FailedOutcome:
         spent = message.attempts + 1
         if self._retry.gives_up(spent):
-            self._baselines.pop(message.id, None)
+            self._forget(message.id)
             return self._build_failure(message, spent, outcome)
+        if (tries := self._tries.get(message.id)) is not None:
+            tries.pings = self._pings
         delay = self._retry.delay(spent, dice=dice)
         return FailedOutcome(
             message_id=message.id,
@@ -166,23 +239,61 @@ class OutcomePolicy:
             forward_to=self._dead_letter,
         )
 
-    def reset_rejections(self) -> None:
-        """Count rejections from zero again: a person resumed the destination."""
-        self._rejections = 0
-
 
 class SkipPolicy(OutcomePolicy):
     """Closes every message as skipped, because no route matched it."""
 
     def evaluate(
-        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float, now: float = 0.0
     ) -> BatchResult:
-        del outcomes, began, dice
+        del outcomes, began, dice, now
         skipped = [
             (message, FailedOutcome(message_id=message.id, state=State.SKIPPED, error="no route matched"))
             for message in messages
         ]
-        return BatchResult([], skipped, [])
+        return BatchResult([], skipped)
+
+
+class _Tries(msgspec.Struct):
+    """Tries of one message that spent no attempt."""
+
+    first_at: float
+    count: int = 0
+    pings: int = 0
+    """Value of `_pings` when the last one was answered."""
+
+    def pause(self, *, dice: float) -> timedelta:
+        """Return the wait until the next try, at the message's own pace."""
+        seconds = min(_FIRST_PAUSE * (1 << min(self.count - 1, 10)), _LONGEST_PAUSE)
+        return timedelta(seconds=seconds * (0.5 + dice / 2))
+
+
+def _build_try(message: Message, outcome: Outcome, *, pause: timedelta) -> FailedOutcome:
+    """Build the outcome of a message that was tried, and spends no attempt."""
+    return FailedOutcome(
+        message_id=message.id,
+        state=State.PENDING,
+        waits=Waits.RETRY,
+        attempts=message.attempts,
+        error=outcome.error,
+        delay=max(pause, outcome.retry_after or pause),
+        detail=outcome.detail,
+        spends=False,
+    )
+
+
+def build_hold(message: Message, *, reason: str, pause: timedelta) -> FailedOutcome:
+    """Build the outcome of a message that is not sent, because its address takes nothing at present."""
+    return FailedOutcome(
+        message_id=message.id,
+        state=State.PENDING,
+        waits=Waits.RETRY,
+        attempts=message.attempts,
+        error=reason,
+        delay=pause,
+        spends=False,
+        tried=False,
+    )
 
 
 def build_refusal(message: Message, refusal: Exception, *, outcome: FailedOutcome | None = None) -> FailedOutcome:

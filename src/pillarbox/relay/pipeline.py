@@ -10,7 +10,7 @@ from typing import Final
 
 from pillarbox.contracts.store import BlockedKey, Lane, RecoveredClaim, Settlement
 from pillarbox.contracts.transport import Transport
-from pillarbox.errors import StoreError, StoreRefused
+from pillarbox.errors import StoreRefused
 from pillarbox.relay.destination import AsideTimer, DestinationState
 from pillarbox.relay.in_flight import halve_settlement
 from pillarbox.relay.lease import LoopProgress
@@ -171,8 +171,6 @@ class Pipeline:
                 while await self._settler.run_once() and state.may_act():
                     pass
                 await self._release_lanes()
-                if state.is_flooded:
-                    await self._pause_flooded()
             if not state.may_act():
                 await asyncio.sleep(_TICK / 10)
 
@@ -196,15 +194,6 @@ class Pipeline:
         for partition in done:
             self._releases.pop(partition, None)
             state.epochs.pop(partition, None)
-
-    async def _pause_flooded(self) -> None:
-        """Pause the destination: every message was rejected, one after the other, so the messages are not at fault."""
-        state = self.state
-        reason = "many messages in a row were rejected and none was delivered"
-        with contextlib.suppress(StoreError):
-            await state.store.pause(state.name, by=f"relay {state.lease.relay_id}", reason=reason)
-            state.is_flooded = False
-        state.pause(reason)
 
 
 class Settler:

@@ -33,7 +33,8 @@ _REREAD_INTERVAL: Final = 10.0
 _LEAST_ROOM: Final = 8
 """Reading waits until an eighth of the window is free: many small reads cost more than a few large ones."""
 _ROTATION: Final = 8
-_PROBE_CANDIDATES: Final = 32
+_EMPTY_PROBES: Final = 2
+"""After so many reads in a row that found nothing, there is no message to probe a destination with."""
 
 
 class Reader:
@@ -58,6 +59,7 @@ class Reader:
         self._unparked_timer = AsideTimer(state.clock)
         self._ping_timer = PingTimer(interval=state.settings.ping_interval)
         self._ping_task: asyncio.Task[None] | None = None
+        self._empty_probes = 0
         self.empty_rounds = 0
         """How many rounds in a row, with lanes to read, found nothing to do."""
 
@@ -182,6 +184,11 @@ class Reader:
     async def _read_due(self) -> int:
         state = self._state
         limit, max_bytes = min(state.settings.batch, state.ordering.room), state.ordering.room_bytes
+        if state.is_probing:
+            # The rest is for fresh ones: what waits may be what fails.
+            limit = limit // 2 if limit > 1 else round(state.dice.random())
+            if not limit:
+                return 0
         skip = state.ordering.begin_due_read()
         try:
             due = await state.store.read_due(
@@ -414,10 +421,34 @@ class Reader:
                 state.close()
 
     async def _probe(self) -> bool:
-        """Ping a destination whose breaker is open, once its time has come, and send one message if it answers."""
+        """Ping a destination whose breaker is open, once its time has come, and read messages to probe it with.
+
+        They are read as always, fresh ones and all kinds of waiting ones. The sender sends one of them.
+        """
         state = self._state
-        if state.ordering.in_flight or not state.breaker.half_open(state.clock.monotonic()):
+        if state.ordering.in_flight:
             return False
+        if not state.is_probing:
+            if not state.breaker.half_open(state.clock.monotonic()) or not await self._ping_down():
+                return False
+            self._cursor, self._due_at, self._empty_probes = None, 0.0, 0
+            state.begin_probe()
+        try:
+            found = bool(state.epochs) and await self._read_all()
+        except StoreError as error:
+            state.telemetry.on_store_failed("reading", error)
+            self._cursor = None
+            return False
+        # Twice: the first read finds out which waiting messages are due, and the second takes them.
+        self._empty_probes += not found
+        if not state.epochs or (self._empty_probes >= _EMPTY_PROBES and not state.ordering.in_flight):
+            state.close_breaker(is_proven=False)  # there is no message to probe with: the ping must do
+            state.reopen()
+        return found
+
+    async def _ping_down(self) -> bool:
+        """Ping a destination that is down; return whether it answers."""
+        state = self._state
         try:
             async with asyncio.timeout(state.settings.send_timeout.total_seconds()):
                 if not state.is_connected:
@@ -427,62 +458,9 @@ class Reader:
         except Exception as error:
             state.open_breaker(str(error) or "no answer to a ping")
             return False
-        if not state.epochs:
-            state.close_breaker()  # there is no message to probe with: the ping must do
-            state.reopen()
-            return False
-        try:
-            return await self._send_probe()
-        except StoreError as error:
-            state.telemetry.on_store_failed("reading", error)
-            return False
-
-    async def _send_probe(self) -> bool:
-        """Claim one message at random: if the first of a lane were the cause, it would fail every probe."""
-        state = self._state
-        state.ordering.window = 1
-        state.ordering.reopen()
-        partitions, restart = await self._begin_read()
-        if not partitions:
-            state.ordering.abort_read(restart)
-            return False
-        order = self._rotate(partitions)
-        try:
-            result = await state.store.read(
-                state.name,
-                partitions=order,
-                cursor=None,
-                limit=_PROBE_CANDIDATES,
-                max_bytes=state.ordering.window_bytes,
-            )
-        except BaseException:
-            state.ordering.abort_read(restart)
-            raise
-        candidates = _find_first_of_keys(result.messages)
-        if not candidates:
-            state.ordering.accept(())
-            state.close_breaker()
-            state.reopen()
-            return True
-        decision = state.ordering.accept([state.dice.choice(candidates)])
-        self._cursor = None
-        await self._start_claim(decision)
+        if self._transport.features.ping_is_witness:
+            state.policy.note_ping()
         return True
-
-
-def _find_first_of_keys(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages that no earlier message of their key precedes: a probe must not break the order.
-
-    One that cannot be read is never sent, so it is no probe.
-    """
-    keys: set[str] = set()
-    firsts = []
-    for message in messages:
-        if (message.key is None or message.key not in keys) and message.unreadable is None:
-            firsts.append(message)
-        if message.key is not None:
-            keys.add(message.key)
-    return firsts
 
 
 def _strikes_while_waiting(strikes: int) -> int:

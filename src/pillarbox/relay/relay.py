@@ -18,7 +18,7 @@ import msgspec
 
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import RelayInfo, Store, Wakeups
-from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
+from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures, find_addressing
 from pillarbox.errors import (
     ConfigError,
     PillarboxError,
@@ -385,14 +385,19 @@ class Relay:
         }
 
     def _build_pipeline(self, destination: Destination, lease: Lease) -> Pipeline:
-        settings = destination.settings
+        settings, transport = destination.settings, destination.transport()
         policy_class = SkipPolicy if settings.name == SKIPPED_DESTINATION else OutcomePolicy
         state = DestinationState(
             settings,
             store=self._store,
             lease=lease,
             policy=policy_class(
-                retry=settings.retry, after_failure=settings.after_failure, dead_letter=settings.dead_letter
+                retry=settings.retry,
+                after_failure=settings.after_failure,
+                dead_letter=settings.dead_letter,
+                missing_topology=settings.missing_topology,
+                give_up_after=settings.give_up_after,
+                has_addresses=find_addressing(transport) is not None,
             ),
             clock=self._clock,
             telemetry=self._telemetry,

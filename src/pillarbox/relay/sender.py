@@ -9,15 +9,21 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from pillarbox.contracts.store import Claim, Settlement
-from pillarbox.contracts.transport import Outcome, Transport
+from pillarbox.contracts.transport import Outcome, Transport, find_addressing
 from pillarbox.errors import MessageRejected, StoreRefused, TransportError, TransportUnavailable
 from pillarbox.message import Message
 from pillarbox.redaction import redact_line
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES
+from pillarbox.relay.outcome_policy import BatchResult, build_hold
 
 __all__ = ["RateLimit", "Sender"]
+
+_NO_WITNESS: Final = "the destination acknowledges nothing else"
+_NOT_NOW: Final = "its address takes nothing at present"
 
 _ROUNDING: Final = 1e-6
 """A token that lacks so little is there: waiting for the rest takes no time that a clock could show."""
@@ -41,6 +47,7 @@ class Sender:
         self._transport = transport
         self._open_transport = open_transport
         self._lone_cap = lone_cap
+        self._addressing = find_addressing(transport)
         self._batch = min(state.settings.batch, transport.features.batch)
         self._rate = RateLimit(state.settings.rate)
         self._sends: set[asyncio.Task[None]] = set()
@@ -55,20 +62,55 @@ class Sender:
             return 0.0
         if seconds := state.lease.pause_left(state.clock.monotonic()):
             return seconds
-        is_sending = self._suspect_send is not None and not self._suspect_send.done()
-        if state.ordering.has_suspects and not is_sending and self._may_send_suspects():
+        if self._may_start_suspects() and self._may_send_suspects():
             self._suspect_send = asyncio.create_task(self._send_suspects())
-        while state.ordering.has_ready:
+        while state.ordering.has_ready and not (state.is_probing and self._is_sending):
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
                 return self._rate.wait()
-            batch = self._close_unreadable(state.ordering.next_batch(allowed))
+            is_probing, ordering = state.is_probing, state.ordering
+            batch = ordering.next_probe(state.dice.random()) if is_probing else ordering.next_batch(allowed)
+            batch = self._hold_blocked(self._close_unreadable(batch))
             self._rate.spend(len(batch))
             if batch:
                 task = asyncio.create_task(self._send(batch))
                 self._sends.add(task)
                 task.add_done_callback(self._sends.discard)
         return 0.0
+
+    @property
+    def _is_sending(self) -> bool:
+        return bool(self._sends) or not (self._suspect_send is None or self._suspect_send.done())
+
+    def _may_start_suspects(self) -> bool:
+        """Return whether suspects may go. As a probe one of them takes turns with the other messages."""
+        state = self._state
+        if not state.ordering.has_suspects or not (self._suspect_send is None or self._suspect_send.done()):
+            return False
+        return not state.is_probing or (
+            not self._is_sending and (not state.ordering.has_ready or state.dice.random() < 0.5)
+        )
+
+    def _hold_blocked(self, messages: list[Message]) -> list[Message]:
+        """Let the messages of blocked addresses wait in the table, where they take no room; return the others."""
+        addresses = self._state.addresses
+        if not addresses.has_blocked:
+            return messages
+        return [message for message in messages if not self._hold(message)]
+
+    def _hold(self, message: Message) -> bool:
+        """Let a message wait if its address is blocked; return whether it does."""
+        state, address = self._state, self._find_address(message)
+        now = state.clock.monotonic()
+        if address is None or state.addresses.may_send(address, now):
+            return False
+        pause, reason = state.addresses.hold(address, now, dice=state.dice.random())
+        state.ordering.mark_failed(message, build_hold(message, reason=reason, pause=pause))
+        state.settle_event.set()
+        return True
+
+    def _find_address(self, message: Message) -> str | None:
+        return None if self._addressing is None else self._addressing.get_address(message)
 
     def _close_unreadable(self, messages: list[Message]) -> list[Message]:
         """Fail the messages whose row cannot be read, without sending them; return the others."""
@@ -126,7 +168,7 @@ class Sender:
         except TransportUnavailable:
             raise
         except TimeoutError:
-            return [Outcome(False, f"no answer within {seconds:g} s")] * len(messages)
+            return [Outcome(False, f"no answer within {seconds:g} s", unanswered=True)] * len(messages)
         except Exception as error:
             if len(messages) > 1:
                 raise TransportUnavailable(_describe(error), mid_send=True) from error
@@ -142,27 +184,65 @@ class Sender:
 
     def _apply_outcomes(self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int) -> None:
         state = self._state
-        result = state.policy.evaluate(messages, outcomes, began=began, dice=state.dice.random())
+        now = state.clock.monotonic()
+        if state.addresses.has_blocked:
+            outcomes = [self._expect_silence(*one) for one in zip(messages, outcomes, strict=True)]
+        result = state.policy.evaluate(messages, outcomes, began=began, dice=state.dice.random(), now=now)
         if result.delivered:
             state.ordering.mark_delivered(result.delivered)
             state.telemetry.on_delivered(state.name, result.delivered)
+            if state.addresses.has_refusals:
+                self._note_acknowledged(result.delivered)
         for message, failure in result.failures:
             state.ordering.mark_failed(message, failure)
             state.telemetry.on_failed(state.name, message, failure)
-        if result.returned:
-            state.ordering.mark_returned(result.returned)
-            state.telemetry.on_returned(state.name, result.returned, reason=result.outage or "too many rejections")
-        # A failure that has a witness, or a rejection, is an answer too: the destination works.
-        if (result.delivered or result.failures) and state.close_breaker():
+        if result.not_now:
+            self._apply_not_now(result, now)
+        if result.tried:
+            for message, failure in result.tried:
+                state.ordering.mark_failed(message, failure)
+            state.telemetry.on_tried(state.name, result.tried, why=_NO_WITNESS)
+        # A failure that has a witness, and an address that takes nothing, are answers too: the destination works.
+        is_proven = bool(result.delivered or (result.failures and result.outage is None))
+        if (is_proven or result.not_now) and state.close_breaker(is_proven=is_proven):
             state.reopen()
-        if result.is_flood:
-            state.is_flooded = True
-            state.close()
-        elif result.outage is not None and not result.delivered:
-            self._note_outage(result.outage, result.retry_after)
+        if result.outage is not None and not result.delivered:
+            self._note_outage(result.outage, result.retry_after, is_reachable=True)
         state.settle_event.set()
         if state.ordering.has_ready:
             state.send_event.set()
+
+    def _expect_silence(self, message: Message, outcome: Outcome) -> Outcome:
+        """Return the outcome of a message. That a blocked address gives no answer is no sign of an outage of all."""
+        if not (outcome.unanswered and outcome.not_now):
+            return outcome
+        address = self._find_address(message)
+        is_known = address is not None and self._state.addresses.is_blocked(address)
+        return msgspec.structs.replace(outcome, unanswered=False) if is_known else outcome
+
+    def _note_acknowledged(self, messages: Sequence[Message]) -> None:
+        state = self._state
+        for message in messages:
+            address = self._find_address(message)
+            if address is not None and state.addresses.acknowledge(address):
+                state.telemetry.on_address_unblocked(state.name, address)
+
+    def _apply_not_now(self, result: BatchResult, now: float) -> None:
+        """Let messages wait at the pace of their address, and block addresses that take nothing."""
+        state = self._state
+        for message, failure, outcome in result.not_now:
+            address, reason = self._find_address(message), failure.error or "it took nothing"
+            if address is not None:
+                news = state.addresses.refuse(
+                    address, now, reason=reason, dice=state.dice.random(), is_missing=outcome.missing,
+                    at_least=outcome.retry_after,
+                )  # fmt: skip
+                if news is not None:
+                    state.telemetry.on_address_blocked(state.name, address, reason=reason, is_missing=outcome.missing)
+            state.ordering.mark_failed(message, failure)
+        state.telemetry.on_tried(
+            state.name, [(message, failure) for message, failure, _ in result.not_now], why=_NOT_NOW
+        )
 
     def _return(self, messages: Sequence[Message], error: TransportUnavailable, *, struck: bool, began: int) -> None:
         state = self._state
@@ -181,12 +261,14 @@ class Sender:
         lost = [message for message, outcome in zip(messages, outcomes, strict=True) if outcome.lost]
         if lost:
             reason = next(outcome.error for outcome in outcomes if outcome.lost) or "the connection broke"
-            self._return(lost, TransportUnavailable(reason), struck=True, began=began)
+            # A broker may close the connection over a missing address. Then the others are not suspect.
+            struck = not any(outcome.missing for outcome in outcomes)
+            self._return(lost, TransportUnavailable(reason), struck=struck, began=began)
 
-    def _note_outage(self, reason: str, retry_after: timedelta | None) -> None:
+    def _note_outage(self, reason: str, retry_after: timedelta | None, *, is_reachable: bool = False) -> None:
         # Sends that were under way when the breaker opened must not open it again; a probe, the only one, must.
-        if self._state.breaker.is_closed or self._state.ordering.window == 1:
-            self._state.open_breaker(reason, at_least=retry_after)
+        if self._state.breaker.is_closed or self._state.is_probing:
+            self._state.open_breaker(reason, at_least=retry_after, is_reachable=is_reachable)
         self._state.close()
 
     # --- suspects ---
@@ -212,10 +294,11 @@ class Sender:
     async def _send_suspects(self) -> None:
         """Send messages that were being sent twice or more when a relay or a connection died, group by group."""
         state = self._state
+        is_probe = state.is_probing
         connection = SuspectConnection(self._open_transport, timeout=state.settings.send_timeout)
         try:
             while state.may_act():
-                allowed = self._rate.allow(state.clock.monotonic(), self._state.settings.batch)
+                allowed = self._rate.allow(state.clock.monotonic(), 1 if is_probe else state.settings.batch)
                 if not allowed:
                     await asyncio.sleep(self._rate.wait())
                     continue
@@ -223,8 +306,11 @@ class Sender:
                 if not group:
                     return
                 self._rate.spend(len(group))
-                await self._send_group(connection, self._close_hopeless(group))
+                group = self._hold_blocked(self._close_hopeless(group))
+                await self._send_group(connection, group)
                 state.settle_event.set()
+                if is_probe and group:
+                    return
         finally:
             await connection.close()
 

@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.durations import FOREVER
 from pillarbox.errors import ConfigError
 from pillarbox.message import check_destination
-from pillarbox.relay.outcome_policy import AfterFailure
+from pillarbox.relay.outcome_policy import AfterFailure, MissingTopology
 from pillarbox.retry import DEFAULT_RETRY, RetryPolicy
 
 __all__ = [
@@ -52,6 +53,10 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time between two pings while nothing is sent. `FOREVER`: no pings."""
     retry: RetryPolicy = DEFAULT_RETRY
     after_failure: AfterFailure = "continue"
+    missing_topology: MissingTopology = "wait"
+    """For a message whose queue, topic, stream or permission is missing: wait until it is there, or reject it."""
+    give_up_after: timedelta = FOREVER
+    """Time after its first try at which a message fails though no attempt was spent. `FOREVER`: no outage fails any."""
     rate: float | None = None
     """Most messages per second; None for no limit."""
     dead_letter: str | None = None
@@ -72,6 +77,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"The send_timeout of destination {self.name} must be longer than nothing.")
         if self.ping_interval <= timedelta(0):
             raise ConfigError(f"The ping_interval of destination {self.name} must be longer than nothing.")
+        if self.give_up_after <= timedelta(0):
+            raise ConfigError(f"The give_up_after of destination {self.name} must be longer than nothing.")
         if self.rate is not None and self.rate <= 0:
             raise ConfigError(f"The rate of destination {self.name} must be above 0; leave it out for no limit.")
 

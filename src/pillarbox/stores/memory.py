@@ -707,6 +707,7 @@ def _matches(message: Message, selection: Selection) -> bool:
         and selection.key in (None, message.key)
         and selection.correlation_id in (None, message.correlation_id)
         and (selection.error is None or selection.error.lower() in (message.last_error or "").lower())
+        and (not selection.tried or message.last_error is not None)
         and (selection.min_attempts is None or message.attempts >= selection.min_attempts)
         and (selection.since is None or created_at >= selection.since)
         and (selection.until is None or created_at < selection.until)

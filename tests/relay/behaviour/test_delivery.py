@@ -126,18 +126,6 @@ async def test_a_paused_destination_waits_and_goes_on(scene: Scene) -> None:
     assert sink.numbers() == [1, 2]
 
 
-async def test_twenty_rejections_in_a_row_pause_the_destination(scene: Scene) -> None:
-    sink = Script(lambda _: REJECTED)
-    await scene.put(*[(number, None) for number in range(60)])
-    async with scene.relay(sink):
-        await until(scene.store.pauses)
-        assert len(await scene.find(State.FAILED)) < 20
-        sink.answer = lambda _: DELIVERED
-        await scene.store.resume("sink", by="anna")
-        await until(scene.is_drained)
-    assert len(sink.taken) > 40
-
-
 async def test_the_destinations_own_word_on_when_to_retry_is_honoured(scene: Scene) -> None:
     busy = Outcome(delivered=False, error="busy", retry_after=timedelta(hours=1))
     sink = Script(as_told({1: busy}))

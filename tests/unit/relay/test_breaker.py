@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pillarbox.relay.breaker import Breaker, BreakerState, PingTimer
+from pillarbox.relay.breaker import AddressBreakers, Breaker, BreakerState, PingTimer
 
 # --- breaker ---
 
@@ -80,6 +80,112 @@ def test_it_tells_how_long_it_has_been_open_through_failed_probes() -> None:
     assert breaker.open_for(25.0) == 15.0
     breaker.close()
     assert breaker.open_for(30.0) == 0.0
+
+
+def test_after_a_ping_alone_the_next_wait_is_as_long_as_if_it_had_stayed_open() -> None:
+    breaker, _ = opened(4)
+    assert breaker.close(is_proven=False)
+    assert breaker.open(0.0, reason="away", dice=1.0) == 16
+
+
+# --- addresses ---
+
+
+def refused(
+    addresses: AddressBreakers, *, times: int = 1, now: float = 0.0, missing: bool = False
+) -> list[float | None]:
+    return [addresses.refuse("orders", now, reason="full", dice=1.0, is_missing=missing) for _ in range(times)]
+
+
+def test_three_refusals_in_a_row_block_an_address() -> None:
+    addresses = AddressBreakers()
+    assert refused(addresses, times=2) == [None, None]
+    assert addresses.may_send("orders", 0.0)
+    assert refused(addresses) == [1.0]
+    assert not addresses.may_send("orders", 0.9)
+    assert addresses.describe() == {"orders": "full"}
+
+
+def test_a_missing_address_is_blocked_at_once() -> None:
+    addresses = AddressBreakers()
+    assert refused(addresses, missing=True) == [1.0]
+
+
+def test_the_other_addresses_are_not() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    assert addresses.has_blocked
+    assert (addresses.is_blocked("orders"), addresses.is_blocked("mails")) == (True, False)
+    assert addresses.may_send("mails", 0.0)
+
+
+def test_an_acknowledgement_between_them_begins_the_count_anew() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=2)
+    assert not addresses.acknowledge("orders")
+    assert refused(addresses, times=2) == [None, None]
+
+
+def test_one_probe_goes_when_its_time_has_come() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    assert [addresses.may_send("orders", 1.0), addresses.may_send("orders", 1.0)] == [True, False]
+
+
+def test_a_probe_that_is_refused_is_followed_by_a_longer_wait_and_is_no_news() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    assert addresses.may_send("orders", 1.0)
+    assert refused(addresses, now=1.1) == [None]
+    assert [addresses.may_send("orders", 3.0), addresses.may_send("orders", 3.2)] == [False, True]
+
+
+def test_answers_to_what_was_sent_before_it_was_blocked_change_nothing() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=50)
+    assert addresses.may_send("orders", 1.0)
+
+
+def test_a_probe_that_is_never_answered_is_followed_by_another() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    assert addresses.may_send("orders", 1.0)
+    assert [addresses.may_send("orders", 2.5), addresses.may_send("orders", 3.0)] == [False, True]
+
+
+def test_the_first_acknowledgement_unblocks_it() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    assert addresses.acknowledge("orders")
+    assert not addresses.acknowledge("orders")
+    assert addresses.may_send("orders", 0.0)
+    assert not addresses.has_blocked
+    assert not addresses.has_refusals
+
+
+def test_what_is_held_waits_for_the_next_probe() -> None:
+    addresses = AddressBreakers()
+    addresses.refuse("orders", 0.0, reason="429", dice=1.0, is_missing=True, at_least=timedelta(minutes=1))
+    pause, reason = addresses.hold("orders", 10.0, dice=0.0)
+    assert (pause, reason) == (timedelta(seconds=50), "429")
+
+
+def test_the_more_are_held_the_further_apart_they_come_back() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    pauses = [addresses.hold("orders", 0.0, dice=1.0)[0] for _ in range(20_000)]
+    assert pauses[0] < timedelta(seconds=1.2)
+    assert timedelta(seconds=10) < pauses[-1] < timedelta(seconds=12)
+
+
+def test_it_remembers_a_bounded_number_of_them() -> None:
+    addresses = AddressBreakers()
+    for number in range(30_000):
+        addresses.refuse(f"orders.{number}", 0.0, reason="full", dice=1.0, is_missing=True)
+    assert len(addresses.describe()) == 10_000
+    for number in range(30_000):
+        addresses.acknowledge(f"orders.{number}")
+    assert not addresses.has_blocked
 
 
 # --- ping timer ---

@@ -8,10 +8,10 @@ import pytest
 
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.contracts.transport import Outcome
+from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State, Waits
-from pillarbox.relay.outcome_policy import AfterFailure, BatchResult, OutcomePolicy
+from pillarbox.relay.outcome_policy import AfterFailure, BatchResult, MissingTopology, OutcomePolicy
 from pillarbox.retry import RetryPolicy
-from tests.support.lanes.lane_bench import ids
 from tests.support.lanes.lane_table import row
 
 TAKEN = Outcome(True)
@@ -20,14 +20,33 @@ REJECTED = Outcome(False, "422 Unprocessable", rejected=True, detail="the whole 
 PLAIN = RetryPolicy(attempts=3, first=timedelta(seconds=2), jitter=0.0)
 
 
-def policy(after_failure: AfterFailure = "continue", *, retry: RetryPolicy = PLAIN) -> OutcomePolicy:
-    return OutcomePolicy(retry=retry, after_failure=after_failure)
+def policy(
+    after_failure: AfterFailure = "continue",
+    *,
+    retry: RetryPolicy = PLAIN,
+    missing_topology: MissingTopology = "wait",
+    give_up_after: timedelta = FOREVER,
+    has_addresses: bool = False,
+) -> OutcomePolicy:
+    return OutcomePolicy(
+        retry=retry, after_failure=after_failure, missing_topology=missing_topology, give_up_after=give_up_after,
+        has_addresses=has_addresses,
+    )  # fmt: skip
 
 
-def weigh(policy: OutcomePolicy, *answers: tuple[Message, Outcome], began: int | None = None) -> BatchResult:
+def weigh(
+    policy: OutcomePolicy, *answers: tuple[Message, Outcome], began: int | None = None, now: float = 0.0
+) -> BatchResult:
     messages, outcomes = zip(*answers, strict=True)
     began = policy.acknowledged if began is None else began
-    return policy.evaluate(messages, outcomes, began=began, dice=0.5)
+    return policy.evaluate(messages, outcomes, began=began, dice=0.5, now=now)
+
+
+def tried(verdict: BatchResult) -> list[int]:
+    """Messages that were tried and paid nothing."""
+    assert all((failure.spends, failure.waits) == (False, Waits.RETRY) for _, failure in verdict.tried)
+    assert all(failure.attempts == message.attempts for message, failure in verdict.tried)
+    return [message.id for message, _ in verdict.tried]
 
 
 def trouble_of(verdict: BatchResult) -> FailedOutcome:
@@ -37,12 +56,12 @@ def trouble_of(verdict: BatchResult) -> FailedOutcome:
 
 def test_an_acknowledged_message_is_delivered() -> None:
     verdict = weigh(policy(), (row(1), TAKEN), (row(2), TAKEN))
-    assert verdict == BatchResult([row(1), row(2)], [], [])
+    assert verdict == BatchResult([row(1), row(2)], [])
 
 
 def test_what_was_lost_with_its_connection_is_not_weighed() -> None:
     verdict = weigh(policy(), (row(1), TAKEN), (row(2), Outcome(False, "the connection broke", lost=True)))
-    assert verdict == BatchResult([row(1)], [], [])
+    assert verdict == BatchResult([row(1)], [])
 
 
 # --- the witness ---
@@ -50,7 +69,7 @@ def test_what_was_lost_with_its_connection_is_not_weighed() -> None:
 
 def test_without_a_witness_a_refusal_is_an_outage_and_costs_nothing() -> None:
     verdict = weigh(policy(), (row(1), REFUSED), (row(2), REFUSED))
-    assert (ids(verdict.returned), verdict.failures) == ([1, 2], [])
+    assert (tried(verdict), verdict.failures) == ([1, 2], [])
     assert verdict.outage == "503 Service Unavailable"
 
 
@@ -60,7 +79,7 @@ def test_an_attempt_without_any_answer_counts_as_the_previous_one() -> None:
     weigh(asked, (row(1), REFUSED), (row(2), TAKEN))
     weigh(asked, (row(3), TAKEN))
     asked.note_interrupted([row(1)], began=asked.acknowledged)
-    assert ids(weigh(asked, (row(1), REFUSED)).returned) == [1]
+    assert tried(weigh(asked, (row(1), REFUSED))) == [1]
 
 
 def test_what_was_not_even_sent_had_no_attempt() -> None:
@@ -69,7 +88,7 @@ def test_what_was_not_even_sent_had_no_attempt() -> None:
     began = asked.acknowledged
     weigh(asked, (row(2), TAKEN))
     asked.note_interrupted([row(1)], began=began, sent=False)
-    assert ids(weigh(asked, (row(1), REFUSED)).returned) == [1]
+    assert tried(weigh(asked, (row(1), REFUSED))) == [1]
 
 
 def test_what_was_sent_and_not_answered_had_one() -> None:
@@ -77,7 +96,7 @@ def test_what_was_sent_and_not_answered_had_one() -> None:
     began = asked.acknowledged
     weigh(asked, (row(2), TAKEN))
     asked.note_interrupted([row(1)], began=began)
-    assert weigh(asked, (row(1), REFUSED)).returned == []
+    assert tried(weigh(asked, (row(1), REFUSED))) == []
 
 
 def test_what_could_not_be_sent_makes_earlier_witnesses_too_old() -> None:
@@ -85,7 +104,7 @@ def test_what_could_not_be_sent_makes_earlier_witnesses_too_old() -> None:
     weigh(asked, (row(1), REFUSED), (row(2), TAKEN))
     weigh(asked, (row(3), TAKEN))
     asked.note_interrupted([row(1)], began=asked.acknowledged, sent=False)
-    assert ids(weigh(asked, (row(1), REFUSED)).returned) == [1]
+    assert tried(weigh(asked, (row(1), REFUSED))) == [1]
 
 
 def test_an_acknowledgement_in_the_same_batch_is_a_witness() -> None:
@@ -111,7 +130,7 @@ def test_an_acknowledgement_by_another_send_meanwhile_is_a_witness() -> None:
 def test_what_was_acknowledged_before_the_first_attempt_proves_nothing() -> None:
     judging = policy()
     weigh(judging, (row(2), TAKEN))
-    assert ids(weigh(judging, (row(1), REFUSED)).returned) == [1]
+    assert tried(weigh(judging, (row(1), REFUSED))) == [1]
 
 
 def test_what_was_acknowledged_since_the_previous_attempt_is_a_witness() -> None:
@@ -126,7 +145,7 @@ def test_each_attempt_needs_a_witness_of_its_own() -> None:
     weigh(judging, (row(1), REFUSED), (row(2), TAKEN))
     once = row(1, attempts=1)
     weigh(judging, (once, REFUSED))
-    assert ids(weigh(judging, (once, REFUSED)).returned) == [1]
+    assert tried(weigh(judging, (once, REFUSED))) == [1]
 
 
 def test_an_outage_of_any_length_spends_no_attempt() -> None:
@@ -140,7 +159,126 @@ def test_a_delivered_message_is_forgotten() -> None:
     judging = policy()
     weigh(judging, (row(1), REFUSED))
     weigh(judging, (row(1), TAKEN))
-    assert ids(weigh(judging, (row(1), REFUSED)).returned) == [1]
+    assert tried(weigh(judging, (row(1), REFUSED))) == [1]
+
+
+# --- a ping as the witness ---
+
+
+def test_a_ping_since_the_last_try_is_a_witness() -> None:
+    judging = policy()
+    weigh(judging, (row(1), REFUSED))
+    judging.note_ping()
+    assert trouble_of(weigh(judging, (row(1), REFUSED))).attempts == 1
+
+
+def test_a_ping_before_the_first_try_proves_nothing() -> None:
+    judging = policy()
+    judging.note_ping()
+    assert tried(weigh(judging, (row(1), REFUSED))) == [1]
+
+
+def test_each_try_needs_a_ping_of_its_own() -> None:
+    judging = policy()
+    weigh(judging, (row(1), REFUSED))
+    judging.note_ping()
+    weigh(judging, (row(1), REFUSED))
+    assert tried(weigh(judging, (row(1, attempts=1), REFUSED))) == [1]
+
+
+def test_a_ping_is_no_witness_against_silence() -> None:
+    """A server that answers pings may still be unable to store anything."""
+    judging, silent = policy(), Outcome(False, "no answer within 30 s", unanswered=True)
+    for _ in range(10):
+        assert tried(weigh(judging, (row(1), silent))) == [1]
+        judging.note_ping()
+
+
+# --- not now ---
+
+NOT_NOW = Outcome(False, "the queue is full", not_now=True)
+MISSING = Outcome(False, "there is no queue", not_now=True, missing=True)
+
+
+@pytest.mark.parametrize("answer", [NOT_NOW, MISSING])
+def test_an_address_that_takes_nothing_costs_no_attempt_whatever_else_is_acknowledged(answer: Outcome) -> None:
+    judging = policy(has_addresses=True)
+    for _ in range(100):
+        verdict = weigh(judging, (row(1), answer), (row(2), TAKEN))
+        judging.note_ping()
+        ((message, waits, outcome),) = verdict.not_now
+        assert (message.id, waits.spends, waits.attempts, outcome) == (1, False, 0, answer)
+        assert (verdict.failures, verdict.tried, verdict.outage) == ([], [], None)
+
+
+def test_without_a_witness_it_is_no_outage_of_the_others() -> None:
+    verdict = weigh(policy(has_addresses=True), (row(1), NOT_NOW))
+    assert (len(verdict.not_now), verdict.outage) == (1, None)
+
+
+def test_where_there_is_one_address_it_is_an_outage_of_all() -> None:
+    verdict = weigh(policy(), (row(1), NOT_NOW), (row(2), MISSING))
+    assert (tried(verdict), verdict.outage) == ([1, 2], "there is no queue")
+
+
+def test_where_there_is_one_address_that_takes_others_it_costs_nothing() -> None:
+    verdict = weigh(policy(), (row(1), NOT_NOW), (row(2), TAKEN))
+    assert (len(verdict.not_now), verdict.outage, verdict.failures) == (1, None, [])
+
+
+def test_silence_everywhere_is_an_outage_of_all() -> None:
+    silent = Outcome(False, "no answer in time", unanswered=True, not_now=True)
+    judging = policy(has_addresses=True)
+    assert weigh(judging, (row(1), silent)).outage == "no answer in time"
+    verdict = weigh(judging, (row(2), silent), (row(3), TAKEN))
+    assert (len(verdict.not_now), verdict.outage) == (1, None)
+
+
+def test_it_is_tried_again_less_and_less_often_and_not_before_the_broker_asked_for() -> None:
+    judging = policy(has_addresses=True)
+    pauses = [_pause(weigh(judging, (row(1), NOT_NOW))) for _ in range(8)]
+    assert all(0.5 * full <= pause <= full for pause, full in zip(pauses, [1, 2, 4, 8, 16, 30, 30, 30], strict=True))
+    asked = Outcome(False, "429", not_now=True, retry_after=timedelta(minutes=2))
+    assert _pause(weigh(judging, (row(1), asked))) == 120
+
+
+def test_what_was_refused_together_does_not_come_back_together() -> None:
+    verdict = weigh(policy(has_addresses=True), *((row(number), NOT_NOW) for number in range(1, 51)))
+    pauses = {waits.delay for _, waits, _ in verdict.not_now}
+    assert len(pauses) == 50
+
+
+def test_missing_topology_can_be_rejected_at_once() -> None:
+    judging = policy(has_addresses=True, missing_topology="reject")
+    verdict = weigh(judging, (row(1), MISSING), (row(2), NOT_NOW))
+    assert (trouble_of(verdict).state, trouble_of(verdict).error) == (State.FAILED, "there is no queue")
+    assert [message.id for message, _, _ in verdict.not_now] == [2]
+
+
+def _pause(verdict: BatchResult) -> float:
+    ((_, waits, _),) = verdict.not_now
+    assert waits.delay is not None
+    return waits.delay.total_seconds()
+
+
+# --- giving up without a witness ---
+
+
+@pytest.mark.parametrize(("answer", "has_addresses"), [(REFUSED, False), (NOT_NOW, True), (MISSING, True)])
+def test_a_message_is_given_up_after_so_long_if_that_is_wanted(answer: Outcome, has_addresses: bool) -> None:
+    judging = policy(give_up_after=timedelta(hours=1), has_addresses=has_addresses)
+    assert weigh(judging, (row(1), answer), now=100.0).failures == []
+    assert weigh(judging, (row(1), answer), now=3_699.0).failures == []
+    trouble = trouble_of(weigh(judging, (row(1), answer), now=3_700.0))
+    assert (trouble.state, trouble.attempts) == (State.FAILED, 0)
+    assert trouble.error == f"given up after 1h: {answer.error}"
+
+
+def test_the_time_begins_anew_for_a_message_that_was_delivered() -> None:
+    judging = policy(give_up_after=timedelta(hours=1))
+    weigh(judging, (row(1), REFUSED), now=0.0)
+    weigh(judging, (row(1), TAKEN), now=10.0)
+    assert weigh(judging, (row(1), REFUSED), now=4_000.0).failures == []
 
 
 # --- retrying and giving up ---
@@ -179,27 +317,21 @@ def test_a_rejected_message_fails_at_once_without_a_witness() -> None:
 def test_twenty_rejections_in_a_row_are_the_destinations_fault() -> None:
     verdict = weigh(policy(), *((row(number), REJECTED) for number in range(1, 26)))
     assert len(verdict.failures) == 19
-    assert (verdict.is_flood, ids(verdict.returned)) == (True, [20, 21, 22, 23, 24, 25])
+    assert tried(verdict) == [20, 21, 22, 23, 24, 25]
+    assert verdict.outage == "it rejects every message, the last one so: 422 Unprocessable"
 
 
 def test_they_are_counted_over_several_sends() -> None:
     judging = policy()
-    floods = [weigh(judging, (row(number), REJECTED)).is_flood for number in range(1, 21)]
-    assert floods == [False] * 19 + [True]
+    outages = [weigh(judging, (row(number), REJECTED)).outage is not None for number in range(1, 21)]
+    assert outages == [False] * 19 + [True]
 
 
 def test_one_acknowledgement_begins_the_count_anew() -> None:
     judging = policy()
     weigh(judging, *((row(number), REJECTED) for number in range(1, 20)))
     weigh(judging, (row(20), TAKEN))
-    assert not weigh(judging, (row(21), REJECTED)).is_flood
-
-
-def test_a_resumed_destination_begins_the_count_anew() -> None:
-    judging = policy()
-    weigh(judging, *((row(number), REJECTED) for number in range(1, 26)))
-    judging.reset_rejections()
-    assert not weigh(judging, (row(26), REJECTED)).is_flood
+    assert weigh(judging, (row(21), REJECTED)).outage is None
 
 
 # --- hold ---

@@ -37,6 +37,7 @@ from pillarbox.brokers.aws.settings import (
 )
 from pillarbox.brokers.send_batch import DELIVERED, ENCODE_ERRORS, describe_encode_error
 from pillarbox.brokers.settings import TransportUrl
+from pillarbox.brokers.templates import describe_address
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
@@ -45,8 +46,10 @@ from pillarbox.message import Message
 __all__ = ["SnsTransport", "SqsTransport", "sns_transport", "sqs_transport"]
 
 _BATCH: Final = 100
-_OUTAGES: Final = frozenset({RefusalKind.LOGIN, RefusalKind.DENIED, RefusalKind.MISSING})
-_BEHIND: Final = Outcome(delivered=False, error="An earlier message of its key in the same send was not delivered.")
+_MISSING: Final = frozenset({RefusalKind.DENIED, RefusalKind.MISSING})
+_BEHIND: Final = Outcome(
+    delivered=False, error="An earlier message of its key in the same send was not delivered.", not_now=True
+)
 
 S = TypeVar("S", SqsSettings, SnsSettings)
 T = TypeVar("T", bound=Targets)
@@ -98,7 +101,11 @@ class _AwsTransport(Generic[S]):
     """Sends messages as CloudEvents to the targets of one service."""
 
     def __init__(self, service: _Service[T], settings: S, *, environ: Mapping[str, str]) -> None:
-        self.features = TransportFeatures(name=service.name, batch=_BATCH, max_payload=service.max_payload)
+        option, template = settings.template
+        self.features = TransportFeatures(
+            name=service.name, batch=_BATCH, max_payload=service.max_payload, addresses="{" in template,
+            ping_is_witness=True,
+        )  # fmt: skip
         self.settings: S = settings
         self._client = AwsClient(service.name, settings, environ=environ)
         targets = service.targets(self._client, declare=settings.declare)
@@ -108,12 +115,12 @@ class _AwsTransport(Generic[S]):
         self._service = ServiceDescription(
             where=settings.display_url, target=service.target, action=service.action, hide=self._client.hide
         )
-        option, template = settings.template
         self._fixed_target = find_fixed_target(template, max_length=service.max_name)
+        self._target = compile_target(template, option=option, transport=service.name, max_length=service.max_name)
         self._sender = _BatchSender(
             targets,
             encoder=Encoder(
-                target=compile_target(template, option=option, transport=service.name, max_length=service.max_name),
+                target=self._target,
                 text_field=service.text_field,
                 mode=settings.mode,
                 max_bytes=service.max_bytes,
@@ -146,6 +153,9 @@ class _AwsTransport(Generic[S]):
             # A login that may not list targets can still send to them, and the refusal shows that AWS is there.
             if fixed is not None or error.refusal.kind is not RefusalKind.DENIED:
                 raise TransportUnavailable(describe_refusal(error.refusal, fixed or "any", self._service)) from error
+
+    def get_address(self, message: Message) -> str | None:
+        return describe_address(message, **{self._service.target: self._target})
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         return await self._sender.send(messages)
@@ -228,7 +238,7 @@ class _BatchSender:
             outcomes.set_unavailable(call, error, lost=True)
         except NoResponse as error:
             for one in call:
-                outcomes.set(one.index, Outcome(delivered=False, error=str(error)))
+                outcomes.set(one.index, Outcome(delivered=False, error=str(error), unanswered=True, not_now=True))
         except CallRefused as error:
             if error.refusal.kind is RefusalKind.REJECTED and len(call) > 1:
                 # One message is the reason. Sent alone, each gets an answer of its own.
@@ -242,12 +252,14 @@ class _BatchSender:
         text = describe_refusal(refusal, call[0].target, self._service)
         if refusal.kind is RefusalKind.MISSING:
             self._targets.forget(call[0].target)
-        if refusal.kind in _OUTAGES:
-            # An outage of this target alone: other targets of the send may be available.
+        if refusal.kind is RefusalKind.LOGIN:
             outcomes.set_unavailable(call, TransportUnavailable(text), lost=False)
-        else:
-            for one in call:
-                outcomes.set(one.index, Outcome(False, text, rejected=refusal.kind is RefusalKind.REJECTED))
+            return
+        is_rejected, is_missing = refusal.kind is RefusalKind.REJECTED, refusal.kind in _MISSING
+        for one in call:
+            outcomes.set(
+                one.index, Outcome(False, text, rejected=is_rejected, not_now=not is_rejected, missing=is_missing)
+            )
 
     def _read_answer(self, call: Sequence[EncodedMessage], answer: Mapping[str, Any], outcomes: _Outcomes) -> None:
         """Read the outcomes of a call. An entry that is neither successful nor failed was not answered for."""
@@ -260,7 +272,7 @@ class _BatchSender:
                 outcomes.set(one.index, DELIVERED)
             else:
                 text = f"{self._service.where} did not answer for this message."
-                outcomes.set(one.index, Outcome(delivered=False, error=text))
+                outcomes.set(one.index, Outcome(delivered=False, error=text, unanswered=True, not_now=True))
 
 
 class _Outcomes:
@@ -277,7 +289,7 @@ class _Outcomes:
         """Set the outcome of messages whose target is unavailable. `lost`: the connection broke before an answer."""
         for message in messages:
             self._unavailable[message.index] = error
-            self._outcomes[message.index] = Outcome(delivered=False, error=str(error), lost=lost)
+            self._outcomes[message.index] = Outcome(delivered=False, error=str(error), lost=lost, not_now=not lost)
 
     def is_delivered(self, message: EncodedMessage) -> bool:
         return self._outcomes[message.index].delivered

@@ -84,17 +84,20 @@ class HttpConnection:
             session, self._session = self._session, None
             await session.close()
 
-    async def request(self, method: str, *, headers: Mapping[str, str], body: bytes = b"") -> Response:
-        """Send one request and read its response, of a long one the beginning.
+    async def request(
+        self, method: str, *, headers: Mapping[str, str], body: bytes = b"", path: str | None = None
+    ) -> Response:
+        """Send one request and read its response, of a long one the beginning. `path` is another one of the server.
 
         Raises `TransportUnavailable` if there is no connection or it breaks, and `NoResponse` when the time is up.
         """
         if self._session is None:
             raise not_open_error("http transport")
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+        url = self._url if path is None else self._url.origin().join(URL(path, encoded=True))
         with self._map_errors():
             async with self._session.request(
-                method, self._url, headers=headers, data=data or None, allow_redirects=False
+                method, url, headers=headers, data=data or None, allow_redirects=False
             ) as response:
                 return Response(
                     status=response.status,

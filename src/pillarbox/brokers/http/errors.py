@@ -29,9 +29,13 @@ __all__ = [
 
 REJECTS: Final = frozenset({400, 413, 415, 422, 431})
 """The message's own fault: malformed, too large, of an unsupported type, or with too large headers."""
-_OUTAGES: Final = frozenset({401, 402, 403, 404, 405, 406, 407, 411, 414, 417, 426})
+_OUTAGES: Final = frozenset({401, 402, 403, 405, 406, 407, 411, 414, 417, 426})
 """The endpoint's or the configuration's fault, and the same for every message: login, URL, method, headers."""
+_NOT_FOUND: Final = 404
+"""Of a wrong URL, or of a message about something that the endpoint does not know. Evidence decides."""
 _GONE: Final = 410
+_TOO_MANY: Final = 429
+_UNAVAILABLE: Final = 503
 _RETRIABLE: Final = frozenset({408, 425, 429})
 _MAX_RETRY_AFTER: Final = timedelta(days=1)
 _MAX_DETAIL: Final = 4_000
@@ -43,6 +47,7 @@ class DeliveryStatus(Enum):
     DELIVERED = auto()
     REJECTED = auto()
     FAILED = auto()
+    MISSING = auto()
     OUTAGE = auto()
 
 
@@ -61,17 +66,21 @@ class ResponsePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoint, for people."""
     rejects: Collection[int] = REJECTS
     gone: Literal["unavailable", "reject"] = "unavailable"
+    missing: Collection[int] = ()
     hide: Callable[[str], str] = str
     """Removes secrets from a text: an endpoint may echo them."""
 
 
-def check_rejects(statuses: Collection[int]) -> None:
-    """Raise `ConfigError` for statuses that cannot mean a bad message."""
-    for status in statuses:
-        if not 400 <= status <= 499 or status in _RETRIABLE:
-            raise ConfigError(
-                f"The option rejects has {status}; it takes 4xx without 408, 425 and 429, which ask to try again."
-            )
+def check_rejects(statuses: Collection[int], *, missing: Collection[int] = ()) -> None:
+    """Raise `ConfigError` for statuses that cannot mean a bad message, or a missing endpoint."""
+    for option, listed in (("rejects", statuses), ("missing", missing)):
+        for status in listed:
+            if not 400 <= status <= 499 or status in _RETRIABLE:
+                raise ConfigError(
+                    f"The option {option} has {status}; it takes 4xx without 408, 425 and 429, which ask to try again."
+                )
+    if both := sorted({*statuses} & {*missing}):
+        raise ConfigError(f"The options rejects and missing both have {both[0]}; leave it in one of them.")
 
 
 def classify(status: int, policy: ResponsePolicy) -> DeliveryStatus:
@@ -80,6 +89,8 @@ def classify(status: int, policy: ResponsePolicy) -> DeliveryStatus:
         return DeliveryStatus.DELIVERED
     if status in policy.rejects or (status == _GONE and policy.gone == "reject"):
         return DeliveryStatus.REJECTED
+    if status in policy.missing:
+        return DeliveryStatus.MISSING
     return DeliveryStatus.OUTAGE if status in _OUTAGES or status == _GONE else DeliveryStatus.FAILED
 
 
@@ -99,8 +110,15 @@ def to_outcome(response: Response, policy: ResponsePolicy, *, now: datetime) -> 
         error=error,
         rejected=status is DeliveryStatus.REJECTED,
         retry_after=retry_after,
+        not_now=status is DeliveryStatus.MISSING or _is_not_now(response.status, retry_after),
+        missing=status is DeliveryStatus.MISSING,
         detail=redact_line(body, limit=_MAX_DETAIL) or None,
     )
+
+
+def _is_not_now(status: int, retry_after: timedelta | None) -> bool:
+    """Return whether a status asks to come back later. A 503 without a time may be an answer to the message itself."""
+    return status == _TOO_MANY or (status == _UNAVAILABLE and retry_after is not None)
 
 
 def parse_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
@@ -129,6 +147,6 @@ def _advise(status: int) -> str:
         return ", a redirect, which is not followed; correct the URL"
     if status in (401, 402, 403, 407):
         return "; check the secret, the headers and what the endpoint allows"
-    if status in _OUTAGES or status == _GONE:
+    if status in _OUTAGES or status in (_NOT_FOUND, _GONE):
         return "; check the URL and the method"
     return ""

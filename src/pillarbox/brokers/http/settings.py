@@ -47,6 +47,10 @@ class HttpSettings(Tls, frozen=True, kw_only=True):
     """The 4xx statuses which mean that the endpoint will never take the message."""
     gone: Literal["unavailable", "reject"] = "unavailable"
     """Meaning of 410: the endpoint is out of service, or it will never take the message."""
+    missing: frozenset[int] = frozenset()
+    """The 4xx statuses which mean that the endpoint is not there: messages wait, as for a missing queue."""
+    health: str | None = None
+    """Path on the same server that answers GET with 2xx while the endpoint works. Then a ping is a witness."""
     allow_private: bool = False
     """Allow a loopback or private address, and http://."""
     insecure: bool = False
@@ -55,7 +59,9 @@ class HttpSettings(Tls, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_url(self.url, allow_private=self.allow_private, insecure=self.insecure)
         _check_headers(self.headers)
-        check_rejects(self.rejects)
+        check_rejects(self.rejects, missing=self.missing)
+        if self.health is not None and not _PATH.fullmatch(self.health):
+            raise ConfigError("The option health of the http transport is a path such as /health, in ASCII.")
         if not timedelta(0) < self.timeout <= _MAX_TIMEOUT:
             raise ConfigError("The option timeout of the http transport must be over 0 and at most 1 hour.")
         if not 1 <= self.concurrency <= 10_000:
@@ -92,6 +98,7 @@ def http_settings(url: TransportUrl) -> HttpSettings:
     return parse_settings(HttpSettings, url, broker="http")
 
 
+_PATH: Final = re.compile(r"/(?!/)[!-~]*")
 _URL: Final = re.compile(r"https?://[!-~]+")
 _HOST_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 _NUMERIC_LABEL: Final = re.compile(r"(?:\d+|0[xX][0-9a-fA-F]*)\.?")

@@ -45,7 +45,9 @@ class HttpTransport:
         lookup: Lookup = system_lookup,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.features = TransportFeatures(name="http", batch=1, readiness=False)
+        self.features = TransportFeatures(
+            name="http", batch=1, readiness=False, ping_is_witness=settings.health is not None
+        )
         self.settings = settings
         self._clock = SystemClock() if clock is None else clock
         secrets = [secret.read(option="secret", environ=environ) for secret in settings.secret]
@@ -61,8 +63,9 @@ class HttpTransport:
         ]
         where = display_url(settings.url)
         self._policy = ResponsePolicy(
-            where=where, rejects=settings.rejects, gone=settings.gone, hide=lambda text: hide_secrets(text, hidden)
-        )
+            where=where, rejects=settings.rejects, gone=settings.gone, missing=settings.missing,
+            hide=lambda text: hide_secrets(text, hidden),
+        )  # fmt: skip
         self._slots = asyncio.Semaphore(settings.concurrency)
         is_plain = settings.url.startswith("http:")
         self._connection = HttpConnection(
@@ -90,11 +93,19 @@ class HttpTransport:
         await self._connection.close()
 
     async def ping(self) -> None:
-        """Send a HEAD request. Any response shows that the endpoint is there, except a gateway's error."""
+        """Send a HEAD request, or GET the health path.
+
+        Any response to HEAD shows that the endpoint is there, except a gateway's error. The health path answers 2xx.
+        """
+        health = self.settings.health
         try:
-            response = await self._connection.request("HEAD", headers=self._template.headers)
+            response = await self._connection.request(
+                "HEAD" if health is None else "GET", headers=self._template.headers, path=health
+            )
         except NoResponse as error:
             raise TransportUnavailable(str(error)) from error
+        if health is not None and not 200 <= response.status <= 299:
+            raise TransportUnavailable(f"{self._policy.where} answered {response.status} at its health path.")
         if response.status in _GATEWAY_ERRORS:
             outcome = to_outcome(response, self._policy, now=self._clock.now())
             raise TransportUnavailable(outcome.error or "", retry_after=outcome.retry_after)
@@ -114,7 +125,7 @@ class HttpTransport:
                     self.settings.method, headers=encoded.headers, body=encoded.body
                 )
             except NoResponse as error:
-                return Outcome(delivered=False, error=str(error))
+                return Outcome(delivered=False, error=str(error), unanswered=True)
         return to_outcome(response, self._policy, now=self._clock.now())
 
 

@@ -30,8 +30,16 @@ class ErrorCode(IntEnum):
 
     NO_ERROR = 0
     UNKNOWN_TOPIC_OR_PART = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_FOR_PARTITION = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
     MSG_SIZE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
     RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     TOPIC_AUTHORIZATION_FAILED = 29
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
@@ -40,20 +48,24 @@ class ErrorCode(IntEnum):
     POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
     UNSUPPORTED_COMPRESSION_TYPE = 76
     INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     _FENCED = -144
     _FATAL = -150
     _PURGE_INFLIGHT = -151
     _PURGE_QUEUE = -152
     _TIMED_OUT_QUEUE = -166
+    _QUEUE_FULL = -184
     _TIMED_OUT = -185
     _ALL_BROKERS_DOWN = -187
     _UNKNOWN_TOPIC = -188
     _UNKNOWN_PARTITION = -190
     _MSG_TIMED_OUT = -192
+    _TRANSPORT = -195
     _DESTROY = -197
 
 
@@ -67,8 +79,12 @@ class DeliveryStatus(Enum):
     """The cluster refused its whole request for good: it, or another message of the request, is the reason."""
     FAILED = auto()
     """The cluster did not take it this time."""
+    NOT_NOW = auto()
+    """The partition has no leader or too few replicas, or a broker is short of something: it can take it later."""
+    MISSING = auto()
+    """The topic, or a permission on it, is missing, which is not the message's fault."""
     OUTAGE = auto()
-    """The topic, a permission or a capability is missing, which is not the message's fault."""
+    """A permission or a capability of the cluster is missing, for every message."""
     LOST = auto()
     """The producer ended while the message was in flight."""
     TIMED_OUT = auto()
@@ -97,11 +113,11 @@ _REASONS: Final = MappingProxyType(
         ErrorCode.INVALID_TIMESTAMP: (DeliveryStatus.SUSPECT, "the topic {topic} does not take its timestamp"),
         ErrorCode.POLICY_VIOLATION: (DeliveryStatus.SUSPECT, "a policy of the cluster forbids it in the topic {topic}"),
         ErrorCode.INVALID_RECORD: (DeliveryStatus.SUSPECT, "the topic {topic} does not take such records"),
-        ErrorCode.UNKNOWN_TOPIC_OR_PART: (DeliveryStatus.OUTAGE, _MISSING),
-        ErrorCode._UNKNOWN_TOPIC: (DeliveryStatus.OUTAGE, _MISSING),
-        ErrorCode._UNKNOWN_PARTITION: (DeliveryStatus.OUTAGE, _MISSING),
+        ErrorCode.UNKNOWN_TOPIC_OR_PART: (DeliveryStatus.MISSING, _MISSING),
+        ErrorCode._UNKNOWN_TOPIC: (DeliveryStatus.MISSING, _MISSING),
+        ErrorCode._UNKNOWN_PARTITION: (DeliveryStatus.MISSING, _MISSING),
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-            DeliveryStatus.OUTAGE,
+            DeliveryStatus.MISSING,
             "the login may not write to the topic {topic}: let it",
         ),
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
@@ -109,7 +125,7 @@ _REASONS: Final = MappingProxyType(
             "the login may not write idempotently: let it",
         ),
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
-            DeliveryStatus.OUTAGE,
+            DeliveryStatus.MISSING,
             "the topic {topic} is of a format without headers: raise its message.format.version",
         ),
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: (
@@ -118,6 +134,14 @@ _REASONS: Final = MappingProxyType(
         ),
     }
 )
+_NOT_NOW: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_FOR_PARTITION, ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode._QUEUE_FULL, ErrorCode._TRANSPORT,
+    }
+)  # fmt: skip
 _TIMEOUTS: Final = frozenset({ErrorCode._MSG_TIMED_OUT, ErrorCode._TIMED_OUT, ErrorCode._TIMED_OUT_QUEUE})
 _LOST: Final = frozenset(
     {
@@ -137,13 +161,15 @@ def classify(code: int, *, fatal: bool = False) -> DeliveryStatus:
         return _REASONS[ErrorCode(code)][0]
     if code in _TIMEOUTS:
         return DeliveryStatus.TIMED_OUT
+    if code in _NOT_NOW:
+        return DeliveryStatus.NOT_NOW
     return DeliveryStatus.DELIVERED if code == ErrorCode.NO_ERROR else DeliveryStatus.FAILED
 
 
 def build_report(code: int, *, topic: str, text: str, fatal: bool = False) -> DeliveryReport:
     """Build the report for an error code: with our own reason where we have one, else with the client's text."""
     status = classify(code, fatal=fatal)
-    if status in (DeliveryStatus.SUSPECT, DeliveryStatus.OUTAGE):
+    if status in (DeliveryStatus.SUSPECT, DeliveryStatus.MISSING, DeliveryStatus.OUTAGE):
         return DeliveryReport(status, _REASONS[ErrorCode(code)][1].format(topic=topic))
     return DeliveryReport(status, redact_line(text))
 
@@ -163,8 +189,8 @@ def to_outcomes(reports: Sequence[DeliveryReport], *, where: str, timeout: float
             else Outcome(
                 delivered=False,
                 error=_describe_outage(report, where=where, down=down),
-                # Others got through, so a missing topic concerns its own messages, and costs them an attempt.
                 lost=report.status is not DeliveryStatus.OUTAGE,
+                not_now=report.status is DeliveryStatus.OUTAGE,
             )
             for report, concerned in zip(reports, concerns_message, strict=True)
         ]
@@ -192,9 +218,14 @@ def _to_outcome(report: DeliveryReport, *, where: str, timeout: float) -> Outcom
     if report.status is DeliveryStatus.DELIVERED:
         return _DELIVERED
     if report.status is DeliveryStatus.TIMED_OUT:
-        return Outcome(delivered=False, error=f"no answer from {where} within {timeout:g} s")
+        error = f"no answer from {where} within {timeout:g} s"
+        return Outcome(delivered=False, error=error, unanswered=True, not_now=True)
+    if report.status is DeliveryStatus.MISSING:
+        return Outcome(delivered=False, error=f"At {where}, {report.reason}.", not_now=True, missing=True)
     is_rejected = report.status in (DeliveryStatus.REJECTED, DeliveryStatus.SUSPECT)
-    return Outcome(delivered=False, error=f"{where} did not take it: {report.reason}", rejected=is_rejected)
+    is_later = report.status is DeliveryStatus.NOT_NOW
+    error = f"{where} did not take it: {report.reason}"
+    return Outcome(delivered=False, error=error, rejected=is_rejected, not_now=is_later)
 
 
 _DELIVERED: Final = Outcome(delivered=True)

@@ -22,7 +22,7 @@ from pillarbox.brokers.kafka.settings import (
 )
 from pillarbox.brokers.send_batch import ENCODE_ERRORS, describe_encode_error
 from pillarbox.brokers.settings import TransportUrl
-from pillarbox.brokers.templates import compile_template
+from pillarbox.brokers.templates import compile_template, describe_address
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
@@ -43,7 +43,12 @@ class KafkaTransport:
     """
 
     def __init__(self, settings: KafkaSettings, *, environ: Mapping[str, str] = os.environ) -> None:
-        self.features = TransportFeatures(name="kafka", max_payload=settings.max_message_bytes)
+        self.features = TransportFeatures(
+            name="kafka",
+            max_payload=settings.max_message_bytes,
+            addresses="{" in settings.topic,
+            ping_is_witness=True,
+        )
         self.settings = settings
         self._address = compile_template(settings.topic, option="topic", transport="kafka", rules=TOPIC_RULES)
         self._secrets = read_secrets(settings, environ=environ)
@@ -78,6 +83,9 @@ class KafkaTransport:
     async def ping(self) -> None:
         self._check_open()
         await self._connection.ping()
+
+    def get_address(self, message: Message) -> str | None:
+        return describe_address(message, topic=self._address)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         self._check_open()
@@ -131,7 +139,7 @@ class KafkaTransport:
             for index, report in zip(suspects, singles, strict=True):
                 reports[index] = report
         for index in undelivered:
-            if reports[index].status is DeliveryStatus.OUTAGE:
+            if reports[index].status in (DeliveryStatus.MISSING, DeliveryStatus.OUTAGE):
                 self._topics.mark_doubtful(messages[index].topic)
         return reports
 
@@ -183,7 +191,7 @@ class _Topics:
         if not self._doubtful:
             return {}
         reports = {topic: await self._check(topic) for topic in self._doubtful.intersection(topics)}
-        unusable = {topic: report for topic, report in reports.items() if report.status is DeliveryStatus.OUTAGE}
+        unusable = {topic: report for topic, report in reports.items() if report.status is DeliveryStatus.MISSING}
         self._doubtful -= reports.keys() - unusable.keys()
         return unusable
 

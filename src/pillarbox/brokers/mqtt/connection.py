@@ -255,7 +255,7 @@ class MqttConnection:
                 break
             del self._in_flight[mid]
             error = f"no answer within {self._limits.seconds:g} s from {self._policy.where}"
-            batch.answer(index, Outcome(delivered=False, error=error))
+            batch.answer(index, Outcome(delivered=False, error=error, unanswered=True, not_now=True))
             self._retire()
         self._close_if_drained()
 

@@ -25,6 +25,8 @@ _REASONS: Final = {
     0x97: "a quota is exceeded",
     0x99: "the payload is not what it is said to be",
 }
+_MISSING: Final = 0x87
+_NOT_NOW: Final = frozenset({0x91, 0x92, 0x97})
 _REJECTED: Final = frozenset({0x90, 0x95, 0x99})
 """Codes that concern the message itself, and are the same at every attempt."""
 _LOGIN_CODES: Final = frozenset({0x86, 0x87, 0x8C})
@@ -44,7 +46,9 @@ def to_outcome(code: int, policy: AcknowledgementPolicy, *, topic: str, text: st
     """Return the outcome of a message that was acknowledged with this reason code and reason string."""
     if code == _NO_SUBSCRIBERS and policy.no_subscribers != "accept":
         error = f"Nobody subscribes to {topic[:100]!r} at {policy.where}, so the message would be gone (0x10)."
-        return Outcome(delivered=False, error=error, rejected=policy.no_subscribers == "reject")
+        if policy.no_subscribers == "reject":
+            return Outcome(delivered=False, error=error, rejected=True)
+        return Outcome(delivered=False, error=error, not_now=True, missing=True)
     if code < 0x80:
         return DELIVERED
     reason = _REASONS.get(code, "an error")
@@ -52,8 +56,10 @@ def to_outcome(code: int, policy: AcknowledgementPolicy, *, topic: str, text: st
     return Outcome(
         delivered=False,
         error=f"{policy.where} refused a message to {topic[:100]!r}: {reason} (0x{code:02x}).{quote}",
-        # Not for a missing permission: it can be granted, and other topics work meanwhile.
         rejected=code in _REJECTED,
+        # A permission can be granted, and other topics work meanwhile.
+        not_now=code == _MISSING or code in _NOT_NOW,
+        missing=code == _MISSING,
     )
 
 

@@ -13,7 +13,7 @@ from pillarbox.brokers.mqtt.encoding import TOPIC_RULES, EncodedMessage, build_e
 from pillarbox.brokers.mqtt.settings import MqttSettings, mqtt_settings
 from pillarbox.brokers.send_batch import encode_each
 from pillarbox.brokers.settings import TransportUrl
-from pillarbox.brokers.templates import compile_template
+from pillarbox.brokers.templates import compile_template, describe_address
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
@@ -31,13 +31,14 @@ class MqttTransport:
     """
 
     def __init__(self, settings: MqttSettings, *, environ: Mapping[str, str] = os.environ) -> None:
-        self.features = TransportFeatures(name="mqtt")
+        self.features = TransportFeatures(name="mqtt", addresses="{" in settings.topic, ping_is_witness=True)
         self.settings = settings
         self._login = settings.login(settings.endpoint, environ=environ)
         self._tls = (
             build_tls_context(settings, transport="mqtt", where=settings.display_url) if settings.is_encrypted else None
         )
         topic = compile_template(settings.topic, option="topic", transport="mqtt", rules=TOPIC_RULES)
+        self._topic = topic
         self._encode = build_encoder(topic, mode=settings.mode)
         # Not a `ReconnectingConnection`: a connection that lost one answer is replaced, but the messages that it has in
         # flight may still be answered, so it must not be closed at once.
@@ -68,6 +69,9 @@ class MqttTransport:
 
     async def ping(self) -> None:
         await (await self._get_connection()).ping()
+
+    def get_address(self, message: Message) -> str | None:
+        return describe_address(message, topic=self._topic)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         encoded = encode_each(messages, self._encode)

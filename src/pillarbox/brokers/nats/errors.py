@@ -21,12 +21,17 @@ _TOO_LARGE: Final = frozenset({10054, 10097})
 """The message, or its headers, are larger than the stream takes."""
 _OUTAGES: Final = {
     10039: "JetStream is not enabled for this account: enable it, or use another login",
+    10076: "JetStream is not enabled on this server: enable it",
+}
+"""The same for every message."""
+_MISSING: Final = {
     10059: "there is no such stream: create it, or set declare=true",
     10060: "another stream has this subject than the option stream says: correct one of them",
-    10076: "JetStream is not enabled on this server: enable it",
     10109: "the stream is sealed: give the subject to another stream",
 }
-"""The same for every message: topology and permission."""
+"""The same for every message of the subject."""
+_UNAVAILABLE: Final = 503
+"""The stream is full, or has no leader, or the server is short of something: at another time it takes the message."""
 _LOGIN_WORDS: Final = ("authorization", "authentication", "account")
 
 
@@ -53,7 +58,7 @@ _decode_ack: Final = msgspec.json.Decoder(_Ack).decode
 def read_ack(data: bytes, *, status: str | None, subject: str) -> Answer:
     """Return the answer in an acknowledgement. `status` is the one in its headers: 503 means that nobody listens."""
     if status is not None:
-        return NotAnswered(_describe_status(subject, status), is_outage=True)
+        return Outcome(False, _describe_status(subject, status), not_now=True, missing=True)
     try:
         ack = _decode_ack(data)
     except msgspec.DecodeError:
@@ -79,9 +84,11 @@ def _read_refusal(error: _Error, subject: str) -> Answer:
     if error.err_code in _TOO_LARGE:
         return Outcome(False, f"The stream takes no message as large as this: {text}.", rejected=True)
     if error.err_code in _OUTAGES:
-        reason = f"No stream takes messages for the subject {_quote(subject)} ({text}): {_OUTAGES[error.err_code]}."
-        return NotAnswered(reason, is_outage=True)
-    return Outcome(False, f"The stream did not take the message: {text}.")
+        return NotAnswered(f"NATS takes no messages ({text}): {_OUTAGES[error.err_code]}.", is_outage=True)
+    if error.err_code in _MISSING:
+        reason = f"No stream takes messages for the subject {_quote(subject)} ({text}): {_MISSING[error.err_code]}."
+        return Outcome(False, reason, not_now=True, missing=True)
+    return Outcome(False, f"The stream did not take the message: {text}.", not_now=error.code == _UNAVAILABLE)
 
 
 def _quote(subject: str) -> str:

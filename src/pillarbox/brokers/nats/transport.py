@@ -20,7 +20,7 @@ from pillarbox.brokers.nats.streams import declare_stream
 from pillarbox.brokers.reconnecting import ReconnectingConnection
 from pillarbox.brokers.send_batch import Answer, NotAnswered, SendBatch, collect_outcomes, encode_each
 from pillarbox.brokers.settings import TransportUrl
-from pillarbox.brokers.templates import compile_template
+from pillarbox.brokers.templates import compile_template, describe_address
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
@@ -46,7 +46,7 @@ class NatsTransport:
     """
 
     def __init__(self, settings: NatsSettings, *, environ: Mapping[str, str] = os.environ) -> None:
-        self.features = TransportFeatures(name=NAME)
+        self.features = TransportFeatures(name=NAME, addresses="{" in settings.subject, ping_is_witness=True)
         self.settings = settings
         self._server = Server.from_settings(settings, environ=environ)
         subject = compile_template(settings.subject, option="subject", transport=NAME, rules=SUBJECT_RULES)
@@ -68,6 +68,9 @@ class NatsTransport:
         await publisher.check()
         if self.settings.declare:
             await declare_stream(publisher.client, self.settings, where=self._server.where)
+
+    def get_address(self, message: Message) -> str | None:
+        return describe_address(message, subject=self._encoder.subject)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         if not messages:
@@ -281,7 +284,7 @@ class PublishBatch:
             if isinstance(message, EncodedMessage) and message.subject.lower() == violation.subject:
                 subject = message.subject[:100]
                 text = f"NATS does not let this user publish to {subject!r}: allow it, or use another login."
-                self._answer(index, NotAnswered(text, is_outage=True))
+                self._answer(index, Outcome(False, text, not_now=True, missing=True))
 
     def interrupt(self, reason: str) -> None:
         """End it: no more replies will come."""

@@ -93,8 +93,12 @@ def map_refusal(closed: Closed, *, where: str, what: str) -> TransportUnavailabl
 
 # --- answers for messages ------------------------------------------------------------------------
 
-NACKED: Final = Outcome(False, "RabbitMQ did not take the message (nack): a queue is full or not available.")
-DUPLICATE: Final = Outcome(False, "Another message with the same id is under way; this one goes after it.")
+NACKED: Final = Outcome(
+    False, "RabbitMQ did not take the message (nack): a queue is full or not available.", not_now=True
+)
+DUPLICATE: Final = Outcome(
+    False, "Another message with the same id is under way; this one goes after it.", not_now=True
+)
 
 
 class NotAnswered(msgspec.Struct, frozen=True):
@@ -109,13 +113,14 @@ Answer = Outcome | NotAnswered
 
 
 def map_return(message: EncodedMessage, *, code: int, text: str | None) -> Outcome:
-    """Map a return: no queue is bound for the message."""
+    """Map a return: no queue is bound for the message, or none that is available."""
     reason = redact_line(f"{code} {text or ''}")
     return Outcome(
         False,
         f"RabbitMQ returned the message ({reason}): no queue is bound to {_quote_exchange(message.exchange)} "
-        f"for the routing key {redact_line(message.routing_key)!r}.",
-        rejected=True,
+        f"for the routing key {redact_line(message.routing_key)!r}; bind one.",
+        not_now=True,
+        missing=True,
     )
 
 
@@ -183,15 +188,15 @@ def to_outcomes(answers: Sequence[Answer | None], *, late: str, blocked: str | N
 
 
 def _give_up(answers: Sequence[NotAnswered], *, is_blocked: bool) -> None:
-    """Raise, unless some are to blame and others are not: that is an answer for those who are."""
-    to_blame = sum(answer.is_to_blame for answer in answers)
-    if to_blame in (0, len(answers)):
-        raise TransportUnavailable(answers[0].reason, mid_send=not to_blame and not is_blocked)
+    """Raise, unless some are to blame: that is an answer for those who are."""
+    if not any(answer.is_to_blame for answer in answers):
+        raise TransportUnavailable(answers[0].reason, mid_send=not is_blocked)
 
 
 def _to_outcome(answer: Answer | None, late: str) -> Outcome:
     if answer is None:
-        return Outcome(False, late)
+        return Outcome(False, late, unanswered=True, not_now=True)
     if isinstance(answer, Outcome):
         return answer
-    return Outcome(False, answer.reason, lost=not answer.is_to_blame)
+    is_missing = answer.is_to_blame
+    return Outcome(False, answer.reason, lost=not is_missing, not_now=is_missing, missing=is_missing)

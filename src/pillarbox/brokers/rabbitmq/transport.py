@@ -47,7 +47,7 @@ from pillarbox.brokers.rabbitmq.settings import NAME, RabbitmqSettings
 from pillarbox.brokers.reconnecting import ReconnectingConnection
 from pillarbox.brokers.send_batch import DELIVERED, SendBatch, encode_each
 from pillarbox.brokers.settings import TransportUrl, parse_settings
-from pillarbox.brokers.templates import ANY_ADDRESS, compile_template
+from pillarbox.brokers.templates import ANY_ADDRESS, compile_template, describe_address
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
@@ -69,7 +69,10 @@ class RabbitmqTransport:
     """
 
     def __init__(self, settings: RabbitmqSettings, *, environ: Mapping[str, str] = os.environ) -> None:
-        self.features = TransportFeatures(name=NAME, max_payload=settings.max_payload)
+        self.features = TransportFeatures(
+            name=NAME, max_payload=settings.max_payload, ping_is_witness=True,
+            addresses="{" in f"{settings.exchange}{settings.routing_key}",
+        )  # fmt: skip
         self.settings = settings
         self._connector = Connector(settings, environ=environ)
         self._connection = PublisherConnection(self._connector, settings)
@@ -105,6 +108,9 @@ class RabbitmqTransport:
         """Find what is set on the broker that could lose messages of these topics. Changes nothing."""
         inspection = Inspection(broker=self._connection, encoder=self._encoder, management=self._management)
         return await inspection.run(topics)
+
+    def get_address(self, message: Message) -> str | None:
+        return describe_address(message, exchange=self._encoder.exchange, routing_key=self._encoder.routing_key)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         if not messages:

@@ -25,16 +25,21 @@ _STATES: Final = {
     "MISCONF": "it cannot write to its disk: give it room",
     "NOAUTH": "it requires a login: set user and password",
     "READONLY": "it is a replica: name the master",
-    "WRONGTYPE": "the key holds something else than a stream: use another key, or remove it",
 }
 _OUTAGES: Final = {
     **_STATES,
     "ASK": "this is a cluster, which the transport does not know: name a single server",
     "MOVED": "this is a cluster, which the transport does not know: name a single server",
-    "NOPERM": "this user may not add to it: allow XADD on the key, or use another login",
     "NOREPLICAS": "too few replicas are connected: see min-replicas-to-write",
 }
-"""The same for every message of that stream, or of all: topology, permission, the state of the server."""
+"""The same for every message: the state of the server."""
+_WRONG_TYPE: Final = "the key holds something else than a stream: use another key, or remove it"
+_MISSING: Final = {
+    "NOPERM": "this user may not add to it: allow XADD on the key, or use another login",
+    "WRONGTYPE": _WRONG_TYPE,
+}
+"""The same for every message of that stream."""
+_FULL: Final = "OOM"
 _UNKNOWN: Final = ("unknown command", "WAITAOF cannot be used")
 _TOO_LARGE: Final = "Protocol error: invalid bulk length"
 
@@ -56,7 +61,7 @@ def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
     stream = repr(redact_line(key, limit=100))
     if reply is None:
         text = f"Redis has no stream {stream}, and create=false: create it, or let the first message do it."
-        return NotAnswered(text, is_outage=True)
+        return Outcome(False, text, not_now=True, missing=True)
     if not isinstance(reply, ErrorReply):
         return Outcome(False, f"Redis replied something unknown for the stream {stream}.")
     text = redact_line(reply).rstrip(".")
@@ -65,9 +70,13 @@ def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
     if reply.code == "WRONGTYPE" and not is_fixed:
         # The message chose the key of something else: that is its own fault, and no outage of the others.
         return Outcome(False, f"The key {stream} holds something else than a stream ({text}).", rejected=True)
+    if advice := _MISSING.get(reply.code):
+        error = f"Redis does not take messages for the stream {stream} ({text}): {advice}."
+        return Outcome(False, error, not_now=True, missing=True)
     if advice := _find_advice(reply):
         return NotAnswered(f"Redis does not take messages for the stream {stream} ({text}): {advice}.", is_outage=True)
-    return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.")
+    is_full = reply.code == _FULL
+    return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.", not_now=is_full)
 
 
 def describe_ping_reply(reply: object) -> str:
@@ -88,9 +97,10 @@ def read_wait_reply(reply: object, durability: Durability) -> Answer | None:
     if not isinstance(synced, int) or not isinstance(replicas, int):
         return Outcome(False, "Redis replied something unknown when asked whether the messages are safe.")
     if synced < durability.is_synced:
-        return Outcome(False, "Redis has the message in memory, but did not get it to its disk in time.")
+        return Outcome(False, "Redis has the message in memory, but did not get it to its disk in time.", not_now=True)
     if replicas < durability.replicas:
-        return Outcome(False, f"Redis has the message, but only {replicas} of {durability.replicas} replicas in time.")
+        error = f"Redis has the message, but only {replicas} of {durability.replicas} replicas in time."
+        return Outcome(False, error, not_now=True)
     return None
 
 
@@ -106,14 +116,15 @@ _RECEIVER_ADVICE: Final = {
     "MOVED": "this is a cluster, which the receiver does not know: name a single server",
     "NOPERM": "this user may not read it: allow what the receiver needs on the key, or use another login",
     "OOM": "its memory is full: give it more, or trim the stream",
+    "WRONGTYPE": _WRONG_TYPE,
 }
-_MISSING: Final = ("NOGROUP", "UNBLOCKED")
+_MISSING_GROUP: Final = ("NOGROUP", "UNBLOCKED")
 """The group or the stream does not exist, or was removed while a read waited."""
 
 
 def is_missing_group(reply: object) -> bool:
     """Return True for a reply that reports a missing group."""
-    return isinstance(reply, ErrorReply) and reply.code in _MISSING
+    return isinstance(reply, ErrorReply) and reply.code in _MISSING_GROUP
 
 
 def describe_error_reply(reply: ErrorReply, settings: RedisReceiverSettings, *, where: str) -> str:

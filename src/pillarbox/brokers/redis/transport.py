@@ -18,7 +18,7 @@ from pillarbox.brokers.redis.errors import describe_ping_reply, read_add_reply, 
 from pillarbox.brokers.redis.settings import NAME, Durability, RedisSettings, redis_settings
 from pillarbox.brokers.send_batch import DELIVERED, Answer, NotAnswered, collect_outcomes, encode_each
 from pillarbox.brokers.settings import TransportUrl
-from pillarbox.brokers.templates import compile_template
+from pillarbox.brokers.templates import compile_template, describe_address
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
@@ -39,7 +39,7 @@ class RedisTransport:
     """
 
     def __init__(self, settings: RedisSettings, *, environ: Mapping[str, str] = os.environ) -> None:
-        self.features = TransportFeatures(name=NAME)
+        self.features = TransportFeatures(name=NAME, addresses="{" in settings.key, ping_is_witness=True)
         self.settings = settings
         self._server = Server.from_settings(settings, environ=environ)
         self._pool = ConnectionPool(self._server)
@@ -77,6 +77,9 @@ class RedisTransport:
                 raise TransportUnavailable(f"{self._server.where} cannot be reached ({reason}).") from error
         if reply != b"PONG":
             raise TransportUnavailable(f"{self._server.where} is out of service ({describe_ping_reply(reply)}).")
+
+    def get_address(self, message: Message) -> str | None:
+        return describe_address(message, stream=self._encoder.key)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         if not messages:

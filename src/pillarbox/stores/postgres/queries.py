@@ -45,7 +45,7 @@ class PostgresQueries:
         # of the transaction, or a message whose relay expires between two of them would be in neither.
         now = self._now()
         async with self._database.snapshot() as connection:
-            for statement, status in _choose_statements(states, tried=bool(selection.min_attempts)):
+            for statement, status in _choose_statements(states, tried=selection.tried or bool(selection.min_attempts)):
                 second = () if statement == "find_held" else (now if status is None else status.value,)
                 parameters = Parameters((limit, *second))
                 where = build_conditions(selection, parameters)

@@ -423,7 +423,7 @@ def _find(
 ) -> list[Message]:
     """Return the first of the selected messages that are in one of these states, by id."""
     names = [name for name, found in _FINDS.items() if not found.isdisjoint(states)]
-    if selection.min_attempts:
+    if selection.tried or selection.min_attempts:
         # Messages that were tried are never fresh: smaller indexes find them.
         names = ["find_tried" if name == "find_pending" else name for name in names]
     values: dict[str, object] = {

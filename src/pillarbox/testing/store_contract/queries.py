@@ -160,6 +160,14 @@ class FindContract:
         assert await _find_ids(harness, Selection(min_attempts=2)) == list_ids([two, three])
         assert await _find_ids(harness, Selection(min_attempts=3)) == list_ids([three])
 
+    async def test_finds_what_was_tried_whether_or_not_an_attempt_was_spent(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        _, spent, unspent = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        tried = replace(retry(unspent, attempts=0), spends=False)
+        await settle_failures(store, fence, retry(spent, attempts=1), tried)
+        assert await _find_ids(harness, Selection(states=[State.PENDING], tried=True)) == list_ids([spent, unspent])
+
     async def test_finds_by_the_time_of_creation(self, harness: StoreHarness) -> None:
         (first,) = await put(harness, sample(key=NEAR))
         harness.clock.advance(LEASE)
@@ -441,6 +449,26 @@ class JournalContract:
                     by=str(fence.relay_id), attempt=3, error="HTTP 500 ü", detail="Traceback:\n  line 1",
                 )
             ]  # fmt: skip
+
+    async def test_a_try_that_spends_nothing_leaves_a_line_and_its_error(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        for _ in range(3):
+            await settle_failures(store, fence, replace(retry(message, attempts=0), spends=False))
+            harness.clock.advance(HOUR)
+        lines = await store.journal(message_id=message.message_id)
+        assert [(line.action, line.attempt, line.error) for line in lines] == [("tried", 0, lines[0].error)] * 3
+        found = await reload(store, message)
+        assert (found.state, found.attempts, found.last_error) == (State.PENDING, 0, lines[0].error)
+
+    async def test_waiting_unsent_leaves_the_reason_and_no_line(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        unsent = replace(retry(message, attempts=0), spends=False, tried=False)
+        await settle_failures(store, await own(store, LANE), unsent)
+        assert list(await store.journal(message_id=message.message_id)) == []
+        assert (await reload(store, message)).last_error == unsent.error
 
     async def test_operators_are_named_with_the_time(self, harness: StoreHarness) -> None:
         store = harness.store

@@ -19,8 +19,8 @@ select id, message_id, destination, `partition`, kind, type, topic, `key`,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where id in (select id from (
-           select id, attempts from pillarbox_outbox where waits in ('deferred', 'retry', 'parked') limit 100000
-       ) as waiting where attempts > 0)
+           select id, last_error from pillarbox_outbox where waits in ('deferred', 'retry', 'parked') limit 100000
+       ) as waiting where last_error is not null)
    and waits <> 'held' and (:parked or waits <> 'parked')
    and id not in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
                    cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed

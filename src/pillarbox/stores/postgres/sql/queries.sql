@@ -28,12 +28,13 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where id = any(array(
-        select id from (select id, attempts from pillarbox_outbox where waits in ('deferred', 'retry')
-                         order by destination, partition, available_at, id limit 10000) timed where attempts > 0
+        select id from (select id, last_error from pillarbox_outbox where waits in ('deferred', 'retry')
+                         order by destination, partition, available_at, id limit 10000) timed
+         where last_error is not null
         union
-        select id from (select id, attempts, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
+        select id from (select id, last_error, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
                          order by destination, partition, key, id + 0 limit 100000) blocked
-         where attempts > 0 and waits <> 'held'))
+         where last_error is not null and waits <> 'held'))
    and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
                    where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
  order by id
@@ -47,12 +48,13 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where id = any(array(
-        select id from (select id, attempts from pillarbox_outbox where waits in ('deferred', 'retry')
-                         order by destination, partition, available_at, id limit 10000) timed where attempts > 0
+        select id from (select id, last_error from pillarbox_outbox where waits in ('deferred', 'retry')
+                         order by destination, partition, available_at, id limit 10000) timed
+         where last_error is not null
         union
-        select id from (select id, attempts, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
+        select id from (select id, last_error, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
                          order by destination, partition, key, id + 0 limit 100000) blocked
-         where attempts > 0 and waits <> 'held'))
+         where last_error is not null and waits <> 'held'))
    and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
                    where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
  order by id

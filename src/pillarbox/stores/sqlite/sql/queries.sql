@@ -19,11 +19,11 @@ select id, message_id, destination, partition, kind, type, topic, key,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where id in (
-        select id from (select id, attempts from pillarbox_outbox indexed by pillarbox_outbox_due_idx
-                         where waits in ('deferred', 'retry') limit 10000) where attempts > 0
+        select id from (select id, last_error from pillarbox_outbox indexed by pillarbox_outbox_due_idx
+                         where waits in ('deferred', 'retry') limit 10000) where last_error is not null
         union all
-        select id from (select id, attempts from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
-                         where waits in ('retry', 'parked', 'held') limit 100000) where attempts > 0)
+        select id from (select id, last_error from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
+                         where waits in ('retry', 'parked', 'held') limit 100000) where last_error is not null)
    and waits <> 'held' and (:parked or waits <> 'parked')
    and id not in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
                    json_each(case when json_valid(message_ids) then message_ids else '[]' end)

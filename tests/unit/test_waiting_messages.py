@@ -1,0 +1,84 @@
+"""Messages that were tried and are not given up, as the status, the alerts and the commands show them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pillarbox.clock import FrozenClock
+from pillarbox.contracts.finding import Severity
+from pillarbox.contracts.store import Action, Claim, FailedOutcome, JournalEntry, Selection, Settlement
+from pillarbox.message import State, Waits
+from pillarbox.operations.alerts import Thresholds, find_alerts
+from pillarbox.operations.monitor import Monitor, count_tries
+from pillarbox.stores.memory import MemoryStore
+from tests.support.lanes.destination_bench import LEASE, SINK, build_state, grant, put
+
+
+async def tried_store(clock: FrozenClock, *outcomes: FailedOutcome) -> MemoryStore:
+    """A store with two messages, the first of which had these outcomes."""
+    store = MemoryStore(clock=clock)
+    put(store, "a", "b")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    for number, outcome in enumerate(outcomes, start=1):
+        await store.claim(state.fence([0]), Claim(number, [1]))
+        await store.settle(state.fence([0]), Settlement(failures=[outcome], finished=[number]))
+    return store
+
+
+def outcome(*, attempts: int = 0, spends: bool = False, tried: bool = True) -> FailedOutcome:
+    return FailedOutcome(
+        message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=attempts, error="no queue is bound",
+        delay=timedelta(seconds=10), spends=spends, tried=tried,
+    )  # fmt: skip
+
+
+async def test_the_status_says_how_often_a_message_was_tried_and_why_it_failed() -> None:
+    clock = FrozenClock()
+    store = await tried_store(clock, *[outcome()] * 7)
+    (waiting,) = (await Monitor(store, lease=LEASE).status()).waiting
+    assert (waiting.destination, waiting.topic, waiting.error) == (SINK, "t", "no queue is bound")
+    assert (waiting.count, waiting.more, waiting.oldest_id, waiting.tries) == (1, False, 1, 7)
+
+
+async def test_a_message_that_waits_unsent_for_its_address_is_shown_too() -> None:
+    store = await tried_store(FrozenClock(), outcome(tried=False))
+    (waiting,) = (await Monitor(store, lease=LEASE).status()).waiting
+    assert waiting.tries == 0
+    (found,) = await store.find(Selection(states=[State.PENDING], tried=True), limit=10)
+    assert await store.journal(message_id=found.message_id) == []
+
+
+async def test_an_ordinary_retry_is_not() -> None:
+    store = await tried_store(FrozenClock(), outcome(), outcome(attempts=1, spends=True))
+    assert (await Monitor(store, lease=LEASE).status()).waiting == []
+
+
+@pytest.mark.parametrize(
+    ("age", "severity"), [(30, None), (61, Severity.WARNING), (601, Severity.CRITICAL)], ids=["new", "old", "very old"]
+)
+async def test_an_alert_tells_of_it_after_a_while(age: int, severity: Severity | None) -> None:
+    clock = FrozenClock()
+    store = await tried_store(clock, *[outcome()] * 7)
+    clock.advance(timedelta(seconds=age))
+    alerts = [
+        one for one in find_alerts(await Monitor(store, lease=LEASE).status(), Thresholds()) if one.name == "waiting"
+    ]
+    assert [alert.severity for alert in alerts] == ([] if severity is None else [severity])
+    for alert in alerts:
+        assert "the oldest was tried 7 times" in alert.what
+        assert "no queue is bound" in alert.what
+        assert "messages show 1" in alert.do
+
+
+def test_tries_are_counted_since_the_last_redrive_and_for_their_own_destination() -> None:
+    def line(action: Action, destination: str = SINK) -> JournalEntry:
+        return JournalEntry(message_id=None, destination=destination, action=action, at=FrozenClock().now(), by="r")
+
+    journal = [line(Action.ATTEMPT_FAILED), line(Action.FAILED), line(Action.REDRIVEN), line(Action.TRIED)]
+    assert count_tries(journal, SINK) == (1, False)
+    assert count_tries([*journal, line(Action.TRIED, "other")], SINK) == (1, False)
+    assert count_tries([*journal, line(Action.ATTEMPT_FAILED)], SINK) == (2, True)
+    assert count_tries([], SINK) == (0, False)

@@ -219,7 +219,7 @@ async def test_the_message_s_own_fault(endpoint: Endpoint, status: int) -> None:
     assert (outcome.delivered, outcome.rejected) == (False, True)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 410])
+@pytest.mark.parametrize("status", [401, 403, 405, 410])
 async def test_the_endpoint_s_fault_is_an_outage(endpoint: Endpoint, status: int) -> None:
     endpoint.answers.append(web.Response(status=status))
     async with opened(private(endpoint.url)) as transport:

@@ -257,7 +257,15 @@ async def test_a_broker_that_hangs(broker: PrivateMosquitto, place: str) -> None
         proxy.hang()
         assert (
             await transport.send(some(place))
-            == [Outcome(False, f"no answer within 0.3 s from mqtt://127.0.0.1:{proxy.port}")] * 3
+            == [
+                Outcome(
+                    False,
+                    f"no answer within 0.3 s from mqtt://127.0.0.1:{proxy.port}",
+                    unanswered=True,
+                    not_now=True,
+                )
+            ]
+            * 3
         )
         with pytest.raises(TransportUnavailable, match="while we connected") as away:
             await transport.send(some(place))

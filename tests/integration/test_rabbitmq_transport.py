@@ -125,7 +125,7 @@ async def test_an_empty_exchange_is_the_default_one(topology: Topology) -> None:
     async with opened(topology.url, exchange="", routing_key="{topic}") as transport:
         outcomes = await transport.send([sample(topic=topology.queue), sample(topic="no-such-queue")])
     assert outcomes[0] == DELIVERED
-    assert outcomes[1].rejected
+    assert outcomes[1].missing
     assert "default exchange" in (outcomes[1].error or "")
     assert len(await topology.taken()) == 1
 
@@ -162,13 +162,13 @@ async def test_a_missing_exchange_is_an_outage_that_says_what_to_do(rabbitmq_url
     assert "declare=true" in text
 
 
-async def test_an_exchange_that_goes_is_an_outage_and_costs_nobody_anything(topology: Topology) -> None:
+async def test_an_exchange_that_goes_is_waited_for(topology: Topology) -> None:
     async with opened(topology.url, exchange=topology.exchange) as transport:
         await topology.channel.exchange_delete(topology.exchange)
-        errors = await asyncio.gather(*(unavailable(transport, message) for message in messages(3)))
-        assert {error.mid_send for error in errors} == {False}
-        assert topology.exchange in str(errors[0])
-        assert "declare=true" in str(errors[0])
+        outcomes = [(await transport.send([message]))[0] for message in messages(3)]
+        assert {(outcome.not_now, outcome.missing) for outcome in outcomes} == {(True, True)}
+        assert topology.exchange in (outcomes[0].error or "")
+        assert "declare=true" in (outcomes[0].error or "")
         with pytest.raises(TransportUnavailable, match="declare=true"):
             await transport.ping()
         await topology.declare_exchange()
@@ -180,7 +180,8 @@ async def test_an_exchange_that_goes_is_an_outage_and_costs_nobody_anything(topo
 async def test_declared_exchanges_are_durable_and_come_back(topology: Topology) -> None:
     async with opened(topology.url, exchange=topology.exchange, declare="true") as transport:
         await topology.channel.exchange_delete(topology.exchange)
-        await unavailable(transport, *messages(1))
+        (gone,) = await transport.send(messages(1))
+        assert gone.missing
         await transport.ping()
         await topology.declare_exchange()  # refused if it were not durable, or not of this type
         await topology.bind("#")
@@ -192,13 +193,14 @@ async def test_exchanges_of_a_template_are_declared_when_they_are_met(topology: 
     async with opened(topology.url, exchange=f"{topology.exchange}-{{topic}}", declare="true") as transport:
         try:
             outcomes = await transport.send([sample(topic="a"), sample(topic="b")])
-            assert all(outcome.rejected for outcome in outcomes)  # nothing is bound to them
+            assert all("312" in (outcome.error or "") for outcome in outcomes)  # nothing is bound to them
             for name in names:
                 await topology.channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True)
             await topology.channel.exchange_delete(names[0])
-            await unavailable(transport, sample(topic="a"))
+            (outcome,) = await transport.send([sample(topic="a")])
+            assert "404" in (outcome.error or "")
             (outcome,) = await transport.send([sample(topic="a")])  # declared again
-            assert outcome.rejected
+            assert "312" in (outcome.error or "")
         finally:
             for name in names:
                 await topology.channel.exchange_delete(name)

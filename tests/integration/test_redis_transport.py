@@ -88,11 +88,12 @@ async def until(true: Callable[[], object]) -> None:
 # --- topology and the state of the server ---
 
 
-async def test_a_fixed_key_that_holds_something_else_is_an_outage(server: PrivateRedis, client: Any) -> None:
+async def test_a_fixed_key_that_holds_something_else_is_waited_for(server: PrivateRedis, client: Any) -> None:
     client.set("orders", "x")
-    text = await outage(server.url, key="orders")
-    assert "'orders'" in text
-    assert "WRONGTYPE" in text
+    (outcome,) = await sent(server.url, key="orders")
+    assert outcome.missing
+    assert "'orders'" in (outcome.error or "")
+    assert "WRONGTYPE" in (outcome.error or "")
 
 
 async def test_a_topic_whose_key_holds_something_else_costs_its_own_messages(server: PrivateRedis, client: Any) -> None:
@@ -105,7 +106,9 @@ async def test_a_topic_whose_key_holds_something_else_costs_its_own_messages(ser
 
 
 async def test_a_stream_can_be_wanted_to_be_there(server: PrivateRedis, client: Any) -> None:
-    assert "no stream 'orders'" in await outage(server.url, create=False)
+    (outcome,) = await sent(server.url, create=False)
+    assert outcome.missing
+    assert "no stream 'orders'" in (outcome.error or "")
     assert client.exists("orders") == 0
     client.xgroup_create("orders", "mail", mkstream=True)
     assert await sent(server.url, create=False) == [DELIVERED]

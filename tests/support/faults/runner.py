@@ -14,7 +14,7 @@ import msgspec
 
 from pillarbox import Outbox, Route, Routes
 from pillarbox.contracts.store import Selection, Store
-from pillarbox.contracts.transport import Outcome, Transport
+from pillarbox.contracts.transport import Addressing, Outcome, Transport
 from pillarbox.message import Message, Names, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
@@ -57,7 +57,7 @@ async def run_fault(broker: BrokerUnderTest, fault: Fault, *, folder: Path) -> V
         spoiled = _publish(path, running, fault if spoils else None)
         after = () if spoils else _DELIVERED_BEFORE.get(fault, _TWICE)
         injector = None if spoils else FaultInjector(fault, running, after=after)
-        messages = await _relay(path, running, injector)
+        messages = await _relay(path, running, injector, rejects=fault is Fault.UNROUTABLE)
         arrivals = await running.read_received()
     done, noticed = (len(spoiled),) * 2 if injector is None else (injector.done, injector.noticed)
     ids = {message.id for message in messages if _number(message) in spoiled}
@@ -85,10 +85,14 @@ def _number(message: Message) -> int:
     return int(message.subject or -1)
 
 
-async def _relay(path: Path, running: RunningBroker, injector: FaultInjector | None) -> Sequence[Message]:
+async def _relay(
+    path: Path, running: RunningBroker, injector: FaultInjector | None, *, rejects: bool
+) -> Sequence[Message]:
+    # What is unroutable would wait for its topology otherwise.
+    settings = msgspec.structs.replace(_DESTINATION_SETTINGS, missing_topology="reject" if rejects else "wait")
     relay = Relay(
         SqliteStore(path),
-        [Destination(lambda: FaultyTransport(running.make_transport(), injector), _DESTINATION_SETTINGS)],
+        [Destination(lambda: FaultyTransport(running.make_transport(), injector), settings)],
         settings=_RELAY_SETTINGS,
     )
     store = SqliteStore(path)
@@ -229,6 +233,9 @@ class FaultyTransport:
 
     async def ping(self) -> None:
         await self._transport.ping()
+
+    def get_address(self, message: Message) -> str | None:
+        return self._transport.get_address(message) if isinstance(self._transport, Addressing) else None
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         if self._injector is None:

@@ -27,7 +27,8 @@ Pillarbox reads what arrived. Relay, proxy and broker run on one machine.
   reset; twice.
 - *restart*: the broker is ended with messages under way, and started again.
 - *hang*: not a byte moves either way until a send has run into its timeout.
-- *unroutable*, *too large*: three of the messages are; they are meant to fail, and nothing else is.
+- *unroutable* (with `missing_topology = "reject"`), *too large*: three of the messages are; they are meant to fail, and
+  nothing else is.
 - *refused*: the broker says no until a send has come back with it.
 
 **lost** is what neither arrived nor is kept as failed, **order** what arrived first behind a later message of its key,

@@ -60,7 +60,7 @@ def _report_unusable_topic(topic: TopicDescription) -> Finding:
     report = build_report(topic.error, topic=topic.name, text=f"error {topic.error}")
     what, _, fix = report.reason.partition(": ")
     return report_critical(
-        "kafka.topic-missing" if report.status is DeliveryStatus.OUTAGE else "kafka.topic-broken",
+        "kafka.topic-missing" if report.status is DeliveryStatus.MISSING else "kafka.topic-broken",
         what=f"{what[:1].upper()}{what[1:]}.",
         why="Its messages wait in the outbox; nothing is lost.",
         fix=f"{fix[:1].upper()}{fix[1:]}." if fix else "Look at the brokers' logs.",

@@ -191,7 +191,11 @@ class _Topics:
         if not self._doubtful:
             return {}
         reports = {topic: await self._check(topic) for topic in self._doubtful.intersection(topics)}
-        unusable = {topic: report for topic, report in reports.items() if report.status is DeliveryStatus.MISSING}
+        unusable = {
+            topic: report
+            for topic, report in reports.items()
+            if report.status in (DeliveryStatus.MISSING, DeliveryStatus.OUTAGE)
+        }
         self._doubtful -= reports.keys() - unusable.keys()
         return unusable
 

@@ -77,9 +77,14 @@ class NatsTransport:
             return []
         publisher = await self._get_publisher()
         limit, encode = publisher.max_payload, self._encoder.encode
-        return await publisher.publish(
+        outcomes = await publisher.publish(
             encode_each(messages, lambda message: encode(message, limit=limit), broker="NATS")
         )
+        if self.settings.declare and any(outcome.missing for outcome in outcomes):
+            # Somebody removed the stream. What was refused is sent again, and finds it.
+            with contextlib.suppress(TransportUnavailable):
+                await declare_stream(publisher.client, self.settings, where=self._server.where)
+        return outcomes
 
     async def inspect(self, *, topics: Sequence[str]) -> Sequence[Finding]:
         publisher = await self._get_publisher()

@@ -161,10 +161,12 @@ class FailureChecker:
         self._acks[relay_id, destination].append((at, id))
         self._began.pop((relay_id, destination, id), None)
 
-    def record_refusal(self, relay_id: str, destination: str, id: int, *, rejected: bool = False) -> None:
-        """Record that a relay got a refusal, or stopped waiting for an answer."""
-        worth = "rejected" if rejected else "witnessed" if self._is_witnessed(relay_id, destination, id) else "nothing"
-        self._answers[relay_id, id] = worth
+    def record_refusal(
+        self, relay_id: str, destination: str, id: int, *, rejected: bool = False, not_now: bool = False
+    ) -> None:
+        """Record that a relay got a refusal, or stopped waiting for an answer. "Not now" is worth nothing."""
+        is_witnessed = not not_now and self._is_witnessed(relay_id, destination, id)
+        self._answers[relay_id, id] = "rejected" if rejected else "witnessed" if is_witnessed else "nothing"
 
     def _is_witnessed(self, relay_id: str, destination: str, id: int) -> bool:
         since = self._began[relay_id, destination, id][-2:][0]

@@ -18,7 +18,19 @@ from proof.simulation.scenario import FaultKind
 from proof.simulation.trace import Trace
 from proof.simulation.virtual_time import Timeline
 
-__all__ = ["EFFECT_HEADER", "REFUSED_BY_STORE", "Broker", "BrokerMode", "MessageEffect", "Send"]
+__all__ = [
+    "ADDRESSES",
+    "EFFECT_HEADER",
+    "REFUSED_BY_STORE",
+    "Broker",
+    "BrokerMode",
+    "MessageEffect",
+    "Send",
+    "find_address",
+]
+
+ADDRESSES: Final = ("left", "middle", "right")
+"""Addresses of a destination that has several."""
 
 _SLOW_FOR: Final = 1.0
 _FAST: Final = 0.03
@@ -61,6 +73,11 @@ class BrokerMode(StrEnum):
     NACKS = "refuses everything"
 
 
+def find_address(message: Message) -> str:
+    """Return the address of a message. Messages of one key have different ones."""
+    return ADDRESSES[message.message_id.int % len(ADDRESSES)]
+
+
 class Send:
     """A batch on its way to a destination, with the future of its answer."""
 
@@ -100,6 +117,8 @@ class Broker:
     ) -> None:
         self.name = name
         self.mode = BrokerMode.UP
+        self.blocked: dict[str, Outcome] = {}
+        """Addresses that take nothing, and what they answer."""
         self._timeline = timeline
         self._rng = rng
         self._deliveries = deliveries
@@ -115,6 +134,7 @@ class Broker:
     def end_faults(self) -> None:
         """End all faults, except for messages that are rejected or kill relays."""
         self.mode = BrokerMode.UP
+        self.blocked.clear()
         self._nacks = self._lost = self._slow = 0.0
         self._latency = min(self._latency, 0.4 * self._send_timeout)
         self._faults_ended = True
@@ -168,6 +188,9 @@ class Broker:
         self._answer(send, outcomes)
 
     def _take_one(self, message: Message, effect: str | None) -> Outcome:
+        if self.blocked and (refusal := self.blocked.get(find_address(message))) is not None:
+            self._deliveries.seen["refused by address"] += 1
+            return refusal
         if effect == MessageEffect.REJECTED:
             return Outcome(False, "rejected", rejected=True)
         if effect == MessageEffect.REFUSED and not self._faults_ended:

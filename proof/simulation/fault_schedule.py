@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 
-from proof.simulation.destination import Broker, BrokerMode
+from pillarbox.contracts.transport import Outcome
+from proof.simulation.destination import ADDRESSES, Broker, BrokerMode
 from proof.simulation.environment import Environment
 from proof.simulation.network import StoreConnection
 from proof.simulation.process import Process
@@ -28,6 +30,7 @@ class FaultSchedule:
             self._again(FaultKind.RENEWAL_LAG, partial(self._delay_renewals, process))
         for broker in env.brokers.values():
             self._again(FaultKind.OUTAGE, partial(self._outage, broker))
+            self._again(FaultKind.BLOCKED, partial(self._block, broker))
         self._again(FaultKind.CLOCK_JUMP, self._set_clock)
         self._again(FaultKind.RESTART, self._restart)
 
@@ -112,6 +115,22 @@ class FaultSchedule:
     def _recover(self, broker: Broker) -> None:
         self._env.trace(broker.name, "is up")
         broker.mode = BrokerMode.UP
+
+    def _block(self, broker: Broker) -> None:
+        """Let one address take nothing for a while: full, missing, or silent as a partition without a leader."""
+        rng = self._env.rng
+        address, seconds = rng.choice(ADDRESSES), rng.uniform(0.2, 2.5)
+        is_missing = rng.random() < 0.5
+        after = timedelta(seconds=0.3) if rng.random() < 0.2 else None
+        self._env.trace(broker.name, f"takes nothing at {address} for {seconds:.3f}")
+        broker.blocked[address] = Outcome(
+            False, f"{address} takes nothing", not_now=True, missing=is_missing, retry_after=after
+        )
+        self._env.timeline.after(seconds, self._unblock, broker, address)
+
+    def _unblock(self, broker: Broker, address: str) -> None:
+        self._env.trace(broker.name, f"takes messages at {address}")
+        broker.blocked.pop(address, None)
 
     def _set_clock(self) -> None:
         by = self._env.rng.choice([-2.0, -0.5, 0.5, 2.0]) * self._env.rng.random()

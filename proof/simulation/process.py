@@ -25,7 +25,7 @@ from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import Telemetry
 from proof.simulation.checker import FailureChecker, Promise
-from proof.simulation.destination import Broker, BrokerMode, Send
+from proof.simulation.destination import Broker, BrokerMode, Send, find_address
 from proof.simulation.environment import Environment
 from proof.simulation.network import StoreConnection
 from proof.simulation.scenario import CLOCK_MARGIN, LANES, Scenario
@@ -90,6 +90,7 @@ class SimulatedTransport:
         relay_id: str,
         for_suspects: bool,
         batch: int,
+        has_addresses: bool,
         loop: ProcessLoop,
         timeline: Timeline,
         failures: FailureChecker,
@@ -97,7 +98,7 @@ class SimulatedTransport:
         on_step: Callable[[], None],
         die: Callable[[], None],
     ) -> None:
-        self.features = TransportFeatures(name="simulated", batch=batch)
+        self.features = TransportFeatures(name="simulated", batch=batch, addresses=has_addresses)
         self._broker = broker
         self._relay_id = relay_id
         self._for_suspects = for_suspects
@@ -134,6 +135,9 @@ class SimulatedTransport:
             reply.set_exception(error)
         else:
             reply.set_result(None)
+
+    def get_address(self, message: Message) -> str | None:
+        return find_address(message)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         self._on_send(messages)
@@ -173,7 +177,9 @@ class SimulatedTransport:
                 self._failures.record_ack(self._relay_id, name, message.id, now)
         for message, outcome in answers:
             if not outcome.delivered:
-                self._failures.record_refusal(self._relay_id, name, message.id, rejected=outcome.rejected)
+                self._failures.record_refusal(
+                    self._relay_id, name, message.id, rejected=outcome.rejected, not_now=outcome.not_now
+                )
 
 
 class Process:
@@ -280,8 +286,9 @@ class Process:
         number = self._connections[relay_id, destination] = self._connections.get((relay_id, destination), 0) + 1
         return SimulatedTransport(
             env.brokers[destination], relay_id=relay_id, for_suspects=number > 1, batch=env.scenario.send_batch,
-            loop=loop, timeline=env.timeline, failures=env.failures, die=lambda: self._die(loop),
-            on_send=lambda messages: self._on_send(relay_id, messages), on_step=self._on_step,
+            has_addresses=env.scenario.has_addresses, loop=loop, timeline=env.timeline, failures=env.failures,
+            on_send=lambda messages: self._on_send(relay_id, messages), die=lambda: self._die(loop),
+            on_step=self._on_step,
         )  # fmt: skip
 
     def _on_step(self) -> None:

@@ -27,6 +27,7 @@ class FaultKind(StrEnum):
     """As a share of the steps at which a write lands, a message arrives, or an answer is received."""
     # destinations, per second and destination
     OUTAGE = "destination down"
+    BLOCKED = "address blocked"
     # the store, per second
     CLOCK_JUMP = "store clock set"
     RESTART = "store restarted"
@@ -85,6 +86,7 @@ _RATES: Final[dict[FaultKind, tuple[float, ...]]] = {
     FaultKind.ROLLBACK: (0.1, 0.3),
 }
 _UNRECORDABLE_SHARES: Final = (0.03, 0.1)
+_BLOCKED_RATES: Final = (0.3, 1.0)
 
 
 CLOCK_MARGIN: Final = 0.1
@@ -125,6 +127,11 @@ class Scenario:
     """Whether the last relay ends when there is nothing to do, and is started again."""
 
     @property
+    def has_addresses(self) -> bool:
+        """Whether destinations have several addresses, each of which may be blocked."""
+        return FaultKind.BLOCKED in self.fault_rates
+
+    @property
     def keeps_leases(self) -> bool:
         """Whether no relay may lose its lease: no fault can end one, and no clock is too far off."""
         return self.rate_spread < CLOCK_MARGIN and not any(kind.can_end_leases for kind in self.fault_rates)
@@ -157,7 +164,7 @@ class Scenario:
             lanes=rng.choice([1, 2, LANES]),
             transactions=rng.randint(6, 24),
             fault_seconds=rng.uniform(1.5, 4.5),
-            fault_rates=FaultKind.draw(rng) | _draw_unrecordable(seed),
+            fault_rates=FaultKind.draw(rng) | _draw_unrecordable(seed) | _draw_blocked(seed),
             store_latency=rng.choice([0.001, 0.005, 0.02]),
             broker_latency=rng.choice([0.005, 0.03, 0.1, 0.5 * lease]),
             rate_spread=rng.choice([0.0, 0.001, 0.05, 0.05, 0.3]),
@@ -172,6 +179,12 @@ def _draw_unrecordable(seed: int) -> dict[FaultKind, float]:
     """Draw the share of messages that the store refuses, from dice of its own: all else in a seed stays as it was."""
     rng = Random(f"unrecordable {seed}")
     return {FaultKind.UNRECORDABLE: rng.choice(_UNRECORDABLE_SHARES)} if rng.random() < 0.25 else {}
+
+
+def _draw_blocked(seed: int) -> dict[FaultKind, float]:
+    """Draw how often an address takes nothing, from dice of its own. Without it, destinations have one address."""
+    rng = Random(f"blocked {seed}")
+    return {FaultKind.BLOCKED: rng.choice(_BLOCKED_RATES)} if rng.random() < 0.3 else {}
 
 
 def _settings(rng: Random, lease: float, relays: int) -> RelaySettings:

@@ -13,6 +13,7 @@ from pillarbox.redaction import redact_line
 __all__ = [
     "ATTEMPT",
     "ATTEMPTS_FAILED",
+    "BLOCKED_ADDRESSES",
     "BODY_SIZE",
     "BREAKER_OPEN",
     "CONSUMER_GROUP",
@@ -61,6 +62,7 @@ RETURNED: Final = "outbox_returned"
 FENCED: Final = "outbox_fenced"
 LATENCY: Final = "outbox_delivery_latency_seconds"
 BREAKER_OPEN: Final = "outbox_breaker_open"
+BLOCKED_ADDRESSES: Final = "outbox_blocked_addresses"
 PAUSED: Final = "outbox_paused"
 LEASES: Final = "outbox_leases"
 RELAYS: Final = "outbox_relays"

@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import StoreError, StoreRefused
 from pillarbox.message import Message
 from pillarbox.relay import ordering as ordering_module
 from pillarbox.relay import reader as reader_module
 from pillarbox.relay import sender as sender_module
+from pillarbox.relay.breaker import AddressBreakers
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES, LaneOrdering, ReadDecision
-from pillarbox.relay.outcome_policy import OutcomePolicy
+from pillarbox.relay.outcome_policy import BatchResult, OutcomePolicy, build_hold
 from pillarbox.relay.reader import Reader
 from pillarbox.relay.sender import Sender
 from proof.simulation.variants.variant import Replace
@@ -39,6 +42,42 @@ def settle_before_send(replace: Replace) -> None:
 def attempts_spent_on_an_outage(replace: Replace) -> None:
     """Every failure spends an attempt, whether or not the destination has shown that it works."""
     replace(OutcomePolicy, "has_witness", lambda policy, message, *, began: True)
+
+
+def not_now_spends_an_attempt(replace: Replace) -> None:
+    """An address that takes nothing at present is the message's fault, as soon as another address took something."""
+    original_evaluate = OutcomePolicy.evaluate
+
+    def evaluate(policy: OutcomePolicy, messages: Any, outcomes: Sequence[Outcome], **options: Any) -> BatchResult:
+        blamed = [msgspec.structs.replace(outcome, not_now=False, missing=False) for outcome in outcomes]
+        return original_evaluate(policy, messages, blamed, **options)
+
+    replace(OutcomePolicy, "evaluate", evaluate)
+
+
+def blocked_address_never_probed(replace: Replace) -> None:
+    """What waits for a blocked address waits for ever."""
+    replace(AddressBreakers, "may_send", lambda addresses, address, now: not addresses.is_blocked(address))
+
+
+def what_waits_for_its_address_is_overtaken(replace: Replace) -> None:
+    """A message that is not sent because its address is blocked does not hold up the next one of its key."""
+
+    def hold(sender: Sender, message: Message) -> bool:
+        state, address = sender._state, sender._find_address(message)
+        if address is None or state.addresses.may_send(address, state.clock.monotonic()):
+            return False
+        entry = state.ordering._in_flight.entries[message.id]
+        pause, reason = state.addresses.hold(address, state.clock.monotonic(), dice=0.5)
+        state.ordering._in_flight.add_failure(entry, build_hold(message, reason=reason, pause=pause))
+        if message.key is not None:
+            queue = state.ordering._keys[message.key]
+            queue.remove(entry.message)
+            state.ordering._advance(queue)
+        state.settle_event.set()
+        return True
+
+    replace(Sender, "_hold", hold)
 
 
 def unknown_is_delivered(replace: Replace) -> None:
@@ -154,6 +193,9 @@ def company_is_evidence(replace: Replace) -> None:
 ANSWERS = (
     settle_before_send,
     attempts_spent_on_an_outage,
+    not_now_spends_an_attempt,
+    blocked_address_never_probed,
+    what_waits_for_its_address_is_overtaken,
     unknown_is_delivered,
     silence_is_delivered,
     settle_not_repeated,

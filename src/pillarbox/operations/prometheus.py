@@ -44,6 +44,7 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._returned: Counter[str] = Counter()
         self._fenced: Counter[str] = Counter()
         self._open: dict[str, bool] = {}
+        self._blocked: Counter[str] = Counter()
         self._latency: dict[str, list[int]] = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))
         self._latency_sum: Counter[str] = Counter()
 
@@ -60,6 +61,9 @@ class PrometheusTelemetry(Telemetry, Collector):
         counter = self._failed if failure.delay is None else self._retried
         counter[destination] += 1
 
+    def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
+        self._returned[destination] += len(tries)
+
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
         self._returned[destination] += len(messages)
 
@@ -72,13 +76,19 @@ class PrometheusTelemetry(Telemetry, Collector):
     def on_breaker_closed(self, destination: str) -> None:
         self._open[destination] = False
 
+    def on_address_blocked(self, destination: str, address: str, *, reason: str, is_missing: bool) -> None:
+        self._blocked[destination] += 1
+
+    def on_address_unblocked(self, destination: str, address: str) -> None:
+        self._blocked[destination] -= 1
+
     def collect(self) -> Iterator[Metric]:
         """Yield every metric. The destination is the only label: there are few, and their names are no secret."""
         yield _counter_family(names.DELIVERED, "Messages that their destination acknowledged.", self._delivered)
         yield _counter_family(names.FAILED, "Messages that were given up, or hold their key.", self._failed)
         yield _counter_family(names.ATTEMPTS_FAILED, "Attempts that failed and are made again.", self._retried)
         yield _counter_family(
-            names.RETURNED, "Messages given back without an attempt: the destination is away.", self._returned
+            names.RETURNED, "Messages not delivered that spent no attempt: the destination is away.", self._returned
         )
         yield _counter_family(
             names.FENCED, "Writes that were refused because another relay owns the lanes.", self._fenced
@@ -87,6 +97,12 @@ class PrometheusTelemetry(Telemetry, Collector):
         gauge = GaugeMetricFamily(names.BREAKER_OPEN, "1 while a destination is left alone.", labels=["destination"])
         for name in sorted({*self._open, *self._delivered} - {SKIPPED_DESTINATION}):
             gauge.add_metric([name], 1.0 if self._open.get(name) else 0.0)
+        yield gauge
+        gauge = GaugeMetricFamily(
+            names.BLOCKED_ADDRESSES, "Addresses of a destination that take nothing.", labels=["destination"]
+        )
+        for name in sorted({*self._blocked, *self._delivered} - {SKIPPED_DESTINATION}):
+            gauge.add_metric([name], float(self._blocked[name]))
         yield gauge
 
     def _histogram(self) -> Metric:

@@ -73,12 +73,19 @@ async def test_an_alert_tells_of_it_after_a_while(age: int, severity: Severity |
         assert "messages show 1" in alert.do
 
 
-def test_tries_are_counted_since_the_last_redrive_and_for_their_own_destination() -> None:
+def test_tries_are_counted_since_a_person_acted_and_for_their_own_destination() -> None:
     def line(action: Action, destination: str = SINK) -> JournalEntry:
         return JournalEntry(message_id=None, destination=destination, action=action, at=FrozenClock().now(), by="r")
 
     journal = [line(Action.ATTEMPT_FAILED), line(Action.FAILED), line(Action.REDRIVEN), line(Action.TRIED)]
-    assert count_tries(journal, SINK) == (1, False)
-    assert count_tries([*journal, line(Action.TRIED, "other")], SINK) == (1, False)
-    assert count_tries([*journal, line(Action.ATTEMPT_FAILED)], SINK) == (2, True)
-    assert count_tries([], SINK) == (0, False)
+    assert count_tries(journal, SINK) == (1, True)
+    assert count_tries([*journal, line(Action.TRIED, "other")], SINK) == (1, True)
+    assert count_tries([*journal, line(Action.ATTEMPT_FAILED)], SINK) == (2, False)
+    assert count_tries([], SINK) == (0, True)
+
+
+async def test_a_message_that_was_just_redriven_is_not_shown_with_the_error_it_had_before() -> None:
+    failed = FailedOutcome(message_id=1, state=State.FAILED, attempts=5, error="422")
+    store = await tried_store(FrozenClock(), failed)
+    await store.redrive(Selection(ids=[1]), by="ann", limit=1)
+    assert (await Monitor(store, lease=LEASE).status()).waiting == []

@@ -177,8 +177,8 @@ def _format_message(message: Message, *, payload: bool) -> str:
 
 def _format_tries(message: Message, journal: Sequence[JournalEntry]) -> str:
     """Say how often an open message was tried, and why it is not given up."""
-    tries, is_spent = count_tries(journal, message.destination)
-    if message.state.is_closed or not tries or is_spent:
+    tries, is_waiting = count_tries(journal, message.destination)
+    if message.state.is_closed or not tries or not is_waiting:
         return ""
     return f"\n\nTried {tries} {'time' if tries == 1 else 'times'}, {NOT_GIVEN_UP}."
 

@@ -226,8 +226,8 @@ class Monitor:
         for (destination, topic, error), messages in list(groups.items())[:_MAX_WAITING]:
             oldest = messages[0]
             journal = await self._store.journal(message_id=oldest.message_id, limit=_JOURNAL_LIMIT)
-            tries, is_spent = count_tries(journal, destination)
-            if not is_spent and oldest.created_at is not None:
+            tries, is_waiting = count_tries(journal, destination)
+            if is_waiting and oldest.created_at is not None:
                 waiting.append(
                     WaitingMessages(
                         destination=destination, topic=topic, error=error, count=len(messages),
@@ -241,12 +241,17 @@ class Monitor:
 
 
 def count_tries(journal: Sequence[JournalEntry], destination: str) -> tuple[int, bool]:
-    """Count the failed tries of a message since it was last redriven; return also whether the last spent an attempt."""
+    """Count the failed tries of a message since a person last acted on it; return also whether it is not given up.
+
+    It is, when its last try spent no attempt, or when it was never tried and its error is that of its address.
+    """
     actions = [entry.action for entry in journal if entry.destination == destination]
-    if Action.REDRIVEN in actions:
-        actions = actions[len(actions) - actions[::-1].index(Action.REDRIVEN) :]
-    tries = [action for action in actions if action in (Action.TRIED, Action.ATTEMPT_FAILED)]
-    return len(tries), bool(tries) and tries[-1] == Action.ATTEMPT_FAILED
+    tries = 0
+    for action in reversed(actions):
+        if action not in (Action.TRIED, Action.ATTEMPT_FAILED):
+            break
+        tries += 1
+    return tries, not actions or actions[-1] == Action.TRIED
 
 
 def build_destinations(

@@ -61,6 +61,8 @@ class DestinationState:
         """An outage was reported, and its end was not."""
         self._is_reachable = True
         """In the last outage the destination answered, and acknowledged nothing."""
+        self._refused_since: set[int] = set()
+        """Messages that it did not acknowledge since it last acknowledged something."""
         self.ordering = LaneOrdering(
             window=settings.window,
             key_share=settings.window // _KEY_SHARE,
@@ -113,16 +115,21 @@ class DestinationState:
         self.ordering.window = min(_PROBE_CANDIDATES, self.settings.window)
         self.ordering.reopen()
 
-    def open_breaker(self, reason: str, *, at_least: timedelta | None = None, is_reachable: bool = False) -> None:
+    def open_breaker(
+        self, reason: str, *, at_least: timedelta | None = None, refused: Iterable[int] | None = None
+    ) -> None:
         """Note an outage: nothing is tried for a while. The reason may come from outside.
 
-        A destination that answers, and acknowledges nothing, is reported only when a probe failed too. Until then it
-        may be the fault of a single message.
+        `refused` are the messages that a destination did not acknowledge which answers. It is reported as down only
+        when a probe failed too, and not by the same message: one message that fails is no outage.
         """
+        is_reachable = refused is not None
+        self._refused_since.update(refused or ())
         reason = redact_line(reason)
         seconds = self.breaker.open(self.clock.monotonic(), reason=reason, dice=self.dice.random(), at_least=at_least)
         self.telemetry.on_breaker_opened(self.name, reason=reason, seconds=seconds)
-        if not self._is_down and (not is_reachable or self.breaker.opened > 1):
+        is_proven = not is_reachable or (self.breaker.opened > 1 and len(self._refused_since) > 1)
+        if not self._is_down and is_proven:
             self._is_down = True
             self.telemetry.on_outage(self.name, reason=reason, is_reachable=is_reachable)
         self._is_reachable = is_reachable
@@ -130,6 +137,8 @@ class DestinationState:
     def close_breaker(self, *, is_proven: bool = True) -> bool:
         """Note that the destination answers; return whether it did not before. A ping alone is no proof."""
         was_open = self.breaker.close(is_proven=is_proven)
+        if is_proven:
+            self._refused_since.clear()
         if was_open:
             self.telemetry.on_breaker_closed(self.name)
         # A ping shows that a destination is there, and not that it acknowledges messages.

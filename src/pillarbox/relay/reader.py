@@ -428,9 +428,9 @@ class Reader:
         state = self._state
         if state.ordering.in_flight:
             return False
-        if not state.is_probing:
-            if not state.breaker.half_open(state.clock.monotonic()) or not await self._ping_down():
-                return False
+        if not state.is_probing and not (state.breaker.half_open(state.clock.monotonic()) and await self._ping_down()):
+            return False
+        if not state.ordering.is_open:  # at first, and after a pause in the middle of the probe
             self._cursor, self._due_at, self._empty_probes = None, 0.0, 0
             state.begin_probe()
         try:

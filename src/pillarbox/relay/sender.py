@@ -207,7 +207,8 @@ class Sender:
         if (is_proven or result.not_now) and state.close_breaker(is_proven=is_proven):
             state.reopen()
         if result.outage is not None and not result.delivered:
-            self._note_outage(result.outage, result.retry_after, is_reachable=True)
+            refused = [message.id for message, _ in result.tried]
+            self._note_outage(result.outage, result.retry_after, refused=refused)
         state.settle_event.set()
         if state.ordering.has_ready:
             state.send_event.set()
@@ -265,10 +266,10 @@ class Sender:
             struck = not any(outcome.missing for outcome in outcomes)
             self._return(lost, TransportUnavailable(reason), struck=struck, began=began)
 
-    def _note_outage(self, reason: str, retry_after: timedelta | None, *, is_reachable: bool = False) -> None:
+    def _note_outage(self, reason: str, retry_after: timedelta | None, *, refused: Sequence[int] | None = None) -> None:
         # Sends that were under way when the breaker opened must not open it again; a probe, the only one, must.
         if self._state.breaker.is_closed or self._state.is_probing:
-            self._state.open_breaker(reason, at_least=retry_after, is_reachable=is_reachable)
+            self._state.open_breaker(reason, at_least=retry_after, refused=refused)
         self._state.close()
 
     # --- suspects ---

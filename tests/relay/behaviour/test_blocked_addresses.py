@@ -233,7 +233,19 @@ async def test_the_rests_grow_whatever_kind_of_message_waits(scene: Scene, kind:
         await until(lambda: len(rests.seconds) >= 4)
         assert sink.sends <= len(rests.seconds)
     assert all(rest >= 0.5 * 2**place for place, rest in enumerate(rests.seconds[:4]))
-    assert rests.told == ["sink is down"]
+    assert rests.told == []
+
+
+@pytest.mark.usefixtures("short_outages")
+async def test_several_messages_that_fail_one_after_the_other_are_an_outage(scene: Scene) -> None:
+    sink, rests = Script(lambda _: REFUSED), Rests()
+    await scene.put((1, "a"), (2, "b"), (3, "c"))
+    async with listening(scene, sink, rests):
+        await until(lambda: len(rests.seconds) >= 5)
+        assert rests.told == ["sink is down"]
+        sink.answer = lambda _: DELIVERED
+        await until(scene.is_drained)
+    assert rests.told == ["sink is down", "sink is up"]
 
 
 @pytest.mark.usefixtures("short_outages")

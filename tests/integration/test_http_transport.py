@@ -219,6 +219,24 @@ async def test_the_message_s_own_fault(endpoint: Endpoint, status: int) -> None:
     assert (outcome.delivered, outcome.rejected) == (False, True)
 
 
+async def test_the_health_path_decides_whether_a_ping_succeeds(endpoint: Endpoint) -> None:
+    settings = HttpSettings(url=endpoint.url, allow_private=True, health="/health?deep=1")
+    async with opened(settings) as transport:
+        assert [(one.method, one.path) for one in endpoint.arrivals] == [("GET", "/health?deep=1")]
+        endpoint.answers.append(web.Response(status=500))
+        with pytest.raises(TransportUnavailable, match="500 at its health path"):
+            await transport.ping()
+        assert await sent(transport) == Outcome(delivered=True)
+    assert endpoint.arrivals[-1].path == "/hooks"
+
+
+async def test_what_is_asked_for_later_costs_no_attempt(endpoint: Endpoint) -> None:
+    endpoint.answers += [web.Response(status=429), web.Response(status=503, headers={"retry-after": "5"})]
+    async with opened(private(endpoint.url)) as transport:
+        outcomes = [await sent(transport), await sent(transport)]
+    assert [(one.not_now, one.retry_after) for one in outcomes] == [(True, None), (True, timedelta(seconds=5))]
+
+
 @pytest.mark.parametrize("status", [401, 403, 405, 410])
 async def test_the_endpoint_s_fault_is_an_outage(endpoint: Endpoint, status: int) -> None:
     endpoint.answers.append(web.Response(status=status))

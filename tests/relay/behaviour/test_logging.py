@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from pillarbox.brokers.handlers import Handlers, HandlersTransport
 from pillarbox.contracts.transport import Outcome
 from pillarbox.message import State
 from pillarbox.relay.relay import Destination, Relay
@@ -86,3 +87,35 @@ async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
         await until(scene.is_drained)
     assert starting(told, "sink is down")[0].levelno == logging.WARNING
     assert len(starting(told, "sink answers again")) == 1
+
+
+async def test_a_bug_in_a_handler_is_told_as_what_it_is_with_the_message_that_met_it(
+    scene: Scene, told: pytest.LogCaptureFixture, short_outages: None
+) -> None:
+    handlers = Handlers()
+
+    @handlers.on("t")
+    def send_mail(event: object) -> None:
+        raise KeyError("customer")
+
+    await scene.put((1, "a"), (2, "b"))
+    destination = Destination(lambda: HandlersTransport(handlers), DestinationSettings(name="sink"))
+    async with Relay(scene.open_store(), [destination], settings=scene.quick()):
+        await until(lambda: starting(told, "sink acknowledges nothing"))
+    messages = {str(message.message_id): message for message in await scene.find()}
+    for record in starting(told, "tried"):
+        text, message = record.getMessage(), messages[record.__dict__["message_id"]]
+        assert record.levelno == logging.WARNING
+        assert {getattr(record, name) for name in FIELDS} >= {str(message.message_id), message.correlation_id, "sink"}
+        assert all(part in text for part in (str(message.message_id), message.correlation_id, "type t", "attempt 1"))
+        assert "send_mail raised KeyError" in text
+    assert "send_mail raised KeyError" in starting(told, "sink acknowledges nothing")[0].getMessage()
+    assert not starting(told, "sink is down")
+
+
+async def test_of_many_tries_in_one_send_a_few_are_told(scene: Scene, told: pytest.LogCaptureFixture) -> None:
+    await scene.put(*[(number, None) for number in range(50)])
+    async with scene.relay(Script(lambda _: REFUSED)):
+        await until(lambda: starting(told, "and "))
+    assert starting(told, "and 47 more to sink")
+    assert len(starting(told, "tried")) <= 10

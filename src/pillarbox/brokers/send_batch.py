@@ -11,6 +11,7 @@ import msgspec
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import MessageRejected, TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.progress import StallTimeout
 from pillarbox.redaction import redact_line
 
 __all__ = [
@@ -67,6 +68,15 @@ class SendBatch(Generic[A]):
         if not self.unanswered and not self.done.done():
             self.done.set_result(None)
         return True
+
+    async def wait(self, seconds: float, *, count_sent: Callable[[], int] = lambda: 0) -> None:
+        """Wait for the last answer; raise `TimeoutError` when for so long none came and no byte left.
+
+        `count_sent` is how many bytes have left. It must not grow after the last byte of this batch: else the traffic
+        of others would hide that an answer is missing.
+        """
+        async with StallTimeout(seconds, measure=lambda: (self.unanswered, count_sent())):
+            await self.done
 
     def answer_rest(self, answer: A) -> None:
         """Give every message without an answer this one: no others will come."""

@@ -15,6 +15,7 @@ from pillarbox.contracts.store import Claim, Settlement
 from pillarbox.contracts.transport import Outcome, Transport, find_addressing
 from pillarbox.errors import MessageRejected, StoreRefused, TransportError, TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.progress import StallTimeout
 from pillarbox.redaction import redact_line
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES
@@ -163,7 +164,7 @@ class Sender:
         """
         seconds = self._state.settings.send_timeout.total_seconds()
         try:
-            async with asyncio.timeout(seconds):
+            async with StallTimeout(seconds):
                 outcomes = await transport.send(messages)
         except TransportUnavailable:
             raise

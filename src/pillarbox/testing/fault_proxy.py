@@ -23,6 +23,7 @@ from typing import Final, Self
 __all__ = ["FaultProxy", "close_gracefully"]
 
 _CHUNK: Final = 65_536
+_SMALL_BUFFER: Final = 64 * 1024
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time to linger: closing sends a reset instead of an orderly end."""
 
@@ -35,7 +36,8 @@ class _Direction(Enum):
 class FaultProxy:
     """Forwards between clients and a server on loopback, and fails on request."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, bytes_per_second: float | None = None) -> None:
+        """`bytes_per_second` makes it a slow link: requests of all connections together are no faster."""
         self.host: Final = "127.0.0.1"
         self.port = 0
         """The port for clients, once the block has begun. It stays the same through `down` and `up`."""
@@ -45,6 +47,9 @@ class FaultProxy:
         """The same for bytes from the server, whether they are passed on or not."""
         self._target = (host, port)
         self._delay = 0.0
+        self._rate: Final = bytes_per_second
+        self._free_at = 0.0
+        """When the throttled link has forwarded all that was given to it."""
         self._held: set[_Direction] = set()
         self._dropped: set[_Direction] = set()
         self._cut_at: int | None = None
@@ -93,7 +98,11 @@ class FaultProxy:
     async def up(self) -> None:
         """Accept connections, at the same port as before."""
         if self._server is None:
-            self._server = await asyncio.start_server(self._accept, self.host, self.port)
+            listener = socket.create_server((self.host, self.port))
+            if self._rate is not None:
+                # Otherwise the kernel takes megabytes for us, which the sender takes for sent.
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
+            self._server = await asyncio.start_server(self._accept, sock=listener)
             self.port = self._server.sockets[0].getsockname()[1]
 
     def hang(self) -> None:
@@ -158,6 +167,10 @@ class FaultProxy:
     async def _forward(self, direction: _Direction, chunk: bytes, sink: asyncio.StreamWriter) -> None:
         if self._delay:
             await asyncio.sleep(self._delay)
+        if self._rate is not None and direction is _Direction.REQUESTS:
+            now = asyncio.get_running_loop().time()
+            self._free_at = max(now, self._free_at) + len(chunk) / self._rate
+            await asyncio.sleep(self._free_at - now)
         while direction in self._held:
             await self._released.wait()
         if direction in self._dropped:

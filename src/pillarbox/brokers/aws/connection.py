@@ -15,6 +15,7 @@ from pillarbox.brokers.aws.errors import Refusal, RefusalKind, classify_call_err
 from pillarbox.brokers.aws.settings import AwsSettings
 from pillarbox.brokers.errors import not_open_error, unreachable_error
 from pillarbox.errors import MissingExtra, PillarboxError, TransportError, TransportUnavailable
+from pillarbox.progress import Slots, note_progress
 from pillarbox.redaction import hide_secrets, redact_line
 
 try:
@@ -73,7 +74,7 @@ class AwsClient:
         token = settings.session_token
         self._token = None if token is None else token.read(option="session_token", environ=environ)
         self._seconds = settings.timeout.total_seconds()
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._slots = Slots(settings.concurrency)
         self._stack = AsyncExitStack()
         self._client: Any = None
 
@@ -108,12 +109,13 @@ class AwsClient:
 
         Raises `TransportUnavailable` if there is no connection or it breaks, `NoResponse`, or `CallRefused`.
         """
-        async with self._slots:
+        async with self._slots.hold():
             if self._client is None:
                 raise not_open_error(f"{self._service} transport")
             with self._map_errors(operation):
                 async with asyncio.timeout(self._seconds):
                     response: Mapping[str, Any] = await getattr(self._client, operation)(**parameters)
+                    note_progress()
                     return response
 
     def hide(self, text: str) -> str:

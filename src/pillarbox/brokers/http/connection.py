@@ -16,6 +16,7 @@ from pillarbox.brokers.errors import describe_error, not_open_error, tls_error, 
 from pillarbox.brokers.http.addresses import ForbiddenAddress, Lookup, resolve_allowed
 from pillarbox.brokers.http.errors import Response
 from pillarbox.errors import MissingExtra, PillarboxError, TransportError, TransportUnavailable
+from pillarbox.progress import StallTimeout, bound_unsent, note_progress
 from pillarbox.redaction import redact_line
 
 try:
@@ -28,8 +29,8 @@ except ModuleNotFoundError as error:
 __all__ = ["HttpConnection", "NoResponse"]
 
 _MAX_RESPONSE: Final = 64 * 1024
-_LARGE_BODY: Final = 512 * 1024
-"""A larger body is written in pieces, so that a slow endpoint cannot block the event loop."""
+_LARGE_BODY: Final = 64 * 1024
+"""A larger body is written in pieces, so that a slow endpoint cannot block the event loop, and progress shows."""
 _KEEPALIVE_SECONDS: Final = 4.0
 """Shorter than servers commonly wait, so that they seldom close a connection just when the next request starts."""
 
@@ -71,8 +72,10 @@ class HttpConnection:
                     limit=self._limit,
                     ssl=self._tls or True,
                     keepalive_timeout=_KEEPALIVE_SECONDS,
+                    socket_factory=_make_socket,
                 ),
-                timeout=aiohttp.ClientTimeout(total=self._seconds, sock_connect=self._seconds / 3),
+                # `StallTimeout` bounds a request: a large body on a slow link takes its time.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._seconds / 3),
                 headers={"user-agent": f"pillarbox/{version('pillarbox')}", "accept-encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -89,16 +92,20 @@ class HttpConnection:
     ) -> Response:
         """Send one request and read its response, of a long one the beginning. `path` is another one of the server.
 
-        Raises `TransportUnavailable` if there is no connection or it breaks, and `NoResponse` when the time is up.
+        Raises `TransportUnavailable` if there is no connection or it breaks, and `NoResponse` when the time is up. The
+        time begins again with each piece of the body that the network takes, and not with what the endpoint answers.
         """
         if self._session is None:
             raise not_open_error("http transport")
-        data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+        data = _Body(body) if len(body) > _LARGE_BODY else body
         url = self._url if path is None else self._url.origin().join(URL(path, encoded=True))
         with self._map_errors():
-            async with self._session.request(
-                method, url, headers=headers, data=data or None, allow_redirects=False
-            ) as response:
+            async with (
+                StallTimeout(self._seconds),
+                self._session.request(
+                    method, url, headers=headers, data=data or None, allow_redirects=False
+                ) as response,
+            ):
                 return Response(
                     status=response.status,
                     retry_after=response.headers.get("retry-after"),
@@ -134,6 +141,20 @@ class HttpConnection:
         if isinstance(cause, ForbiddenAddress):
             return TransportUnavailable(f"{self._where} must not be connected to: {cause}.")
         return unreachable_error(self._where, _describe(cause))
+
+
+def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    connection = socket.socket(address[0], address[1], address[2])
+    bound_unsent(connection)
+    return connection
+
+
+class _Body(io.BytesIO):
+    """Body of a request. The client reads the next piece when the network has taken the one before."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        note_progress()
+        return super().read(size)
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import ConfigError, TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.progress import Slots, note_progress
 from pillarbox.redaction import Secret, display_url, hide_secrets
 
 __all__ = ["HttpTransport", "http_transport"]
@@ -66,7 +66,7 @@ class HttpTransport:
             where=where, rejects=settings.rejects, gone=settings.gone, missing=settings.missing,
             hide=lambda text: hide_secrets(text, hidden),
         )  # fmt: skip
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._slots = Slots(settings.concurrency)
         is_plain = settings.url.startswith("http:")
         self._connection = HttpConnection(
             _add_query(settings.url, query),
@@ -115,7 +115,7 @@ class HttpTransport:
 
     async def _send_one(self, message: Message) -> Outcome:
         # The wait for a slot is not part of the timeout: a queue here is not the endpoint's fault.
-        async with self._slots:
+        async with self._slots.hold():
             try:
                 encoded = encode(message, self._template, at=self._clock.now())
             except ENCODE_ERRORS as error:
@@ -126,6 +126,7 @@ class HttpTransport:
                 )
             except NoResponse as error:
                 return Outcome(delivered=False, error=str(error), unanswered=True)
+            note_progress()
         return to_outcome(response, self._policy, now=self._clock.now())
 
 

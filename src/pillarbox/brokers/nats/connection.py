@@ -15,6 +15,7 @@ from pillarbox.brokers.nats.nkeys import KeyLogin, login_by_credentials, login_b
 from pillarbox.brokers.nats.settings import NAME, NatsConnectionSettings
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import MissingExtra, TransportUnavailable
+from pillarbox.progress import bound_unsent
 
 __all__ = ["Client", "Server", "close_client", "connect_client", "connect_first"]
 
@@ -53,6 +54,8 @@ class Client(NatsClient):
         self._ps = _BoundedParser(self)
         self._must_encrypt = must_encrypt
         self._public_nkey = nkey
+        self.written = 0
+        """Bytes that `write` has written so far."""
 
     def write(self, commands: bytes) -> None:
         """Hand many commands to the socket at once: one by one the client takes five times as long.
@@ -62,6 +65,18 @@ class Client(NatsClient):
         if not self.is_connected or self._transport is None:
             raise ConnectionResetError("the connection is closed")
         self._transport.write(commands)
+        self.written += len(commands)
+
+    def bound_unsent(self) -> None:
+        """Have the progress of large messages on a slow link show."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            bound_unsent(writer.get_extra_info("socket"))
+
+    def count_sent(self) -> int:
+        """Return how many of the written bytes the network has taken."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return self.written - (0 if writer is None else writer.transport.get_write_buffer_size())
 
     def abort(self) -> None:
         """Close the socket, whether or not the other side still reads."""

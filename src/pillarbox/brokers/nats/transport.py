@@ -25,6 +25,7 @@ from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
+from pillarbox.progress import StallTimeout
 from pillarbox.redaction import redact_line
 
 if TYPE_CHECKING:
@@ -161,9 +162,11 @@ class Publisher:
         try:
             if self.reason is not None:
                 batch.interrupt(self.reason)
-            async with asyncio.timeout(self._seconds):
+            # While it waits for room in the window, the progress of the batches before it is its own.
+            async with StallTimeout(self._seconds, measure=lambda: (self._window.left, self.client.count_sent())):
                 await batch.write(self.client.write, reply=f"{self._inbox}.{number}")
-                await batch.done
+            end = self.client.written
+            await batch.wait(self._seconds, count_sent=lambda: min(self.client.count_sent(), end))
         except TimeoutError:
             self.is_doubted = True
         except ConnectionError as error:
@@ -206,6 +209,7 @@ class Publisher:
                 self._checking.cancel()
 
     async def _listen(self) -> None:
+        self.client.bound_unsent()
         self._inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._inbox}.*.*", cb=self._on_reply)
         await self.check()  # the server has refused the subscription by now, if it does
@@ -249,10 +253,9 @@ class PublishBatch:
     def answers(self) -> Sequence[Answer | None]:
         return self._batch.answers
 
-    @property
-    def done(self) -> asyncio.Future[None]:
-        """Resolved when every message has its answer."""
-        return self._batch.done
+    async def wait(self, seconds: float, *, count_sent: Callable[[], int]) -> None:
+        """Wait until every message has its answer; raise `TimeoutError` when there is no progress for so long."""
+        await self._batch.wait(seconds, count_sent=count_sent)
 
     async def write(self, write: Callable[[bytes], None], *, reply: str) -> None:
         """Write every message that has no answer yet."""
@@ -353,6 +356,8 @@ class Window:
         self._messages = 0
         self._size = 0
         self._freed = asyncio.Event()
+        self.left = 0
+        """How many messages have left it."""
 
     def has_room(self, size: int) -> bool:
         """Return True if a message of so many bytes may go now."""
@@ -365,6 +370,7 @@ class Window:
     def leave(self, size: int) -> None:
         self._messages -= 1
         self._size -= size
+        self.left += 1
         self._freed.set()
 
     async def wait_for_room(self, size: int) -> None:

@@ -32,6 +32,7 @@ from pillarbox.brokers.rabbitmq.settings import NAME, RabbitmqConnectionSettings
 from pillarbox.brokers.settings import Login
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import TransportUnavailable
+from pillarbox.progress import bound_unsent
 
 __all__ = ["Channel", "Connection", "Connector"]
 
@@ -79,6 +80,8 @@ class Connection:
         self._reading: asyncio.Task[None] | None = None
         self._received_at = self._loop.time()
         self.frame_max = FRAME_MAX
+        self.written = 0
+        """Bytes written so far."""
         self.server_version = ""
         self.reason: Ended | None = None
         self.blocked: str | None = None
@@ -89,6 +92,7 @@ class Connection:
         """Connect and log in. Raises `OSError` when no server answers, `Ended` when it refuses."""
         name = to.host if to.tls is not None else None
         reader, writer = await asyncio.open_connection(to.host, to.port, ssl=to.tls, server_hostname=name, limit=_CHUNK)
+        bound_unsent(writer.get_extra_info("socket"))
         connection = cls(reader, writer)
         try:
             await connection._shake_hands(to)
@@ -138,11 +142,11 @@ class Connection:
         if self.reason is not None:
             raise self.reason
         self._writer.write(data)
+        self.written += len(data)
 
-    async def drain(self) -> None:
-        """Wait until the network has taken most of what was written."""
-        with contextlib.suppress(OSError):  # the channels report it, with what was under way
-            await self._writer.drain()
+    def count_sent(self) -> int:
+        """Return how many of the written bytes the network has taken."""
+        return self.written - self._writer.transport.get_write_buffer_size()
 
     # --- the end ---
 

@@ -131,9 +131,8 @@ class RabbitmqTransport:
                 f"The connection to {self._connector.where} is gone ({describe_error(error)})."
             ) from error
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._connector.seconds):
-                await publisher.connection.drain()
-                await batch.done
+            connection, end = publisher.connection, publisher.connection.written
+            await batch.wait(self._connector.seconds, count_sent=lambda: min(connection.count_sent(), end))
         self._size_limit = parse_size_limit(publisher.reason) or self._size_limit
         late = f"{self._connector.where} gave no answer within {self._connector.seconds:g} s."
         return to_outcomes(batch.answers, late=late, blocked=self._connection.describe_block(publisher))

@@ -70,7 +70,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 HTTP: Final = Binding(prefix="ce-", percent_encoded=True)
 KAFKA: Final = Binding(prefix="ce_")
-AMQP: Final = Binding(prefix="cloudEvents:", also_read=("cloudEvents_",), native_times=True)
+AMQP: Final = Binding(prefix="cloudEvents:", also_read=("cloudEvents_", "ce-"), native_times=True)
+"""`ce-` is no part of the AMQP binding: the official SDK writes it to RabbitMQ."""
 MQTT: Final = Binding(prefix="")
 NATS: Final = Binding(prefix="ce-", percent_encoded=True)
 REDIS: Final = Binding(prefix="ce-")

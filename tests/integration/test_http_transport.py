@@ -305,6 +305,48 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
     assert CANARY not in repr(outcome)
 
 
+# --- an idle connection ---
+
+
+class Sleepy:
+    """Answers the first request of a connection, and closes it when the next one comes."""
+
+    def __init__(self, *, answers: int = 1000) -> None:
+        self.connections = 0
+        self.requests = 0
+        self._answers = answers
+
+    async def __call__(self, reader: Reader, writer: Writer) -> None:
+        self.connections += 1
+        self.requests += 1
+        if self.connections > self._answers:
+            return
+        await self._read_body(reader)
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        self.requests += 1
+
+    async def _read_body(self, reader: Reader) -> None:
+        await reader.readexactly(len(sample().payload))
+
+
+async def test_an_idle_connection_that_the_server_closes_is_no_outage() -> None:
+    server = Sleepy()
+    async with raw_endpoint(server) as url, unasked(private(url)) as transport:
+        assert await sent(transport) == Outcome(delivered=True)
+        assert await sent(transport) == Outcome(delivered=True)
+    assert (server.connections, server.requests) == (2, 3)
+
+
+async def test_a_new_connection_that_the_server_closes_is_an_outage() -> None:
+    server = Sleepy(answers=1)
+    async with raw_endpoint(server) as url, unasked(private(url)) as transport:
+        assert await sent(transport) == Outcome(delivered=True)
+        away = await unavailable(transport)
+    assert away.mid_send
+    assert (server.connections, server.requests) == (2, 3)
+
+
 # --- no answer ---------------------------------------------------------------------------------------
 
 

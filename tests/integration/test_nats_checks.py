@@ -115,7 +115,7 @@ async def test_what_this_login_may_not_see() -> None:
 async def test_a_server_without_jetstream() -> None:
     with closing(private_nats("jetstream: false")) as server:
         findings = await inspected(server.url, "orders")
-    assert "nats.streams-unseen" in {finding.code for finding in findings}
+    assert (findings[0].code, findings[0].severity) == ("nats.no-jetstream", Severity.CRITICAL)
 
 
 def test_sealed_and_replicated() -> None:

@@ -287,6 +287,18 @@ async def test_a_connection_that_is_silent_is_given_up(topology: Topology, monke
         assert publisher.connection.reason is not None
 
 
+@pytest.mark.parametrize("declare", [False, True], ids=["found", "declared"])
+async def test_one_channel_is_enough(topology: Topology, monkeypatch: pytest.MonkeyPatch, declare: bool) -> None:
+    """The lower of the two limits counts, so the broker refuses a second channel."""
+    monkeypatch.setattr(connection, "_MAX_CHANNELS", 1)
+    async with opened(topology.url, exchange=topology.exchange, declare=declare) as transport:
+        await transport.ping()
+        assert await transport.send(messages(2)) == [DELIVERED] * 2
+        assert not (await transport._connection.get_publisher()).connection.has_free_channel
+        await transport.inspect(topics=["orders"])
+        assert await transport.send(messages(1)) == [DELIVERED]
+
+
 async def test_a_connection_that_is_idle_is_kept(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_HEARTBEAT", 1)
     async with opened(topology.url, exchange=topology.exchange) as transport:

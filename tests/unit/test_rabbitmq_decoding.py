@@ -12,6 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from cloudevents.core.bindings import rabbitmq as official_rabbitmq
+from cloudevents.core.v1.event import CloudEvent as OfficialEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
@@ -101,6 +103,16 @@ def test_everything_that_an_independent_client_writes_is_read() -> None:
 def test_a_property_that_is_not_utf8_has_replacement_characters_and_its_neighbours_are_untouched() -> None:
     found = properties(CONTENT_TYPE | CORRELATION_ID | TYPE, short(b"text/\xff"), short(b"caf\xe9"), short(b"order"))
     assert (found.content_type, found.correlation_id, found.type) == ("text/�", "caf�", "order")
+
+
+def test_an_event_of_the_official_sdk_keeps_its_identity() -> None:
+    """Its binding for RabbitMQ writes the prefix `ce-`. By a random id the inbox would recognise no repeat."""
+    attributes = {"id": "order-7", "source": "/shop", "type": "orders.placed", "datacontenttype": "application/json"}
+    message = official_rabbitmq.to_binary_event(OfficialEvent(attributes=attributes, data={"order": 7}))
+    wrapped = Properties(content_type=message.content_type, headers=dict(message.headers))
+    event = to_cloudevent(to_incoming(Delivery(1, False, "k", wrapped, message.body), queue="q", token=None))
+    assert (event.message_id, event.source, event.type) == ("order-7", "/shop", "orders.placed")
+    assert (event.content_type, event.headers) == ("application/json", {})
 
 
 def test_ids_that_are_not_utf8_stay_different_and_can_be_kept() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from pillarbox.brokers.errors import describe_error, not_open_error, tls_error, unreachable_error
 from pillarbox.brokers.http.addresses import ForbiddenAddress, Lookup, resolve_allowed
@@ -79,6 +79,7 @@ class HttpConnection:
                 headers={"user-agent": f"pillarbox/{version('pillarbox')}", "accept-encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
+                trace_configs=[_trace_reuse()],
                 trust_env=False,
             )
 
@@ -95,6 +96,20 @@ class HttpConnection:
         Raises `TransportUnavailable` if there is no connection or it breaks, and `NoResponse` when the time is up. The
         time begins again with each piece of the body that the network takes, and not with what the endpoint answers.
         """
+        # A server may close a connection that was idle just when the next request is sent on it. That is no outage: the
+        # request goes again, and each time a connection leaves the pool, so that the last try has a new one.
+        for _ in range(self._limit):
+            use = _ConnectionUse()
+            try:
+                return await self._request(method, headers=headers, body=body, path=path, use=use)
+            except TransportUnavailable as error:
+                if not (error.mid_send and use.is_reused and not use.has_answer):
+                    raise
+        return await self._request(method, headers=headers, body=body, path=path, use=_ConnectionUse())
+
+    async def _request(
+        self, method: str, *, headers: Mapping[str, str], body: bytes, path: str | None, use: _ConnectionUse
+    ) -> Response:
         if self._session is None:
             raise not_open_error("http transport")
         data = _Body(body) if len(body) > _LARGE_BODY else body
@@ -103,9 +118,10 @@ class HttpConnection:
             async with (
                 StallTimeout(self._seconds),
                 self._session.request(
-                    method, url, headers=headers, data=data or None, allow_redirects=False
+                    method, url, headers=headers, data=data or None, allow_redirects=False, trace_request_ctx=use
                 ) as response,
             ):
+                use.has_answer = True
                 return Response(
                     status=response.status,
                     retry_after=response.headers.get("retry-after"),
@@ -147,6 +163,26 @@ def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     connection = socket.socket(address[0], address[1], address[2])
     bound_unsent(connection)
     return connection
+
+
+class _ConnectionUse:
+    """What became of the connection of one request."""
+
+    is_reused = False
+    """The connection had carried a request before."""
+    has_answer = False
+    """The head of the response came."""
+
+
+def _trace_reuse() -> aiohttp.TraceConfig:
+    """Note in its `_ConnectionUse` that a request got a connection of the pool."""
+
+    async def note_reuse(_: aiohttp.ClientSession, context: Any, __: aiohttp.TraceConnectionReuseconnParams) -> None:
+        context.trace_request_ctx.is_reused = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note_reuse)
+    return trace
 
 
 class _Body(io.BytesIO):

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from pillarbox.brokers.checks import expand_topics, report_critical, report_info, report_warning, sort_findings
 from pillarbox.brokers.nats.settings import NatsSettings
-from pillarbox.brokers.nats.streams import ApiUnavailable, StreamConfig, find_streams, list_consumers, read_stream
+from pillarbox.brokers.nats.streams import (
+    ApiUnavailable,
+    JetStreamOff,
+    StreamConfig,
+    find_streams,
+    list_consumers,
+    read_stream,
+)
 from pillarbox.contracts.finding import Finding
 
 if TYPE_CHECKING:
@@ -31,6 +38,15 @@ async def check_streams(client: Client, settings: NatsSettings, *, topics: Seque
             findings += _check_subject(subject, names, expected=settings.stream)
         for name in sorted(streams):
             findings += await _check_stream_by_name(client, name, seconds=seconds)
+    except JetStreamOff:
+        findings.append(
+            report_critical(
+                "nats.no-jetstream",
+                what="JetStream is not enabled, on the server or for this account.",
+                why="Nobody keeps or acknowledges what is published: the destination is out of service.",
+                fix="Add jetstream {} to the configuration of the server, or enable it for the account.",
+            )
+        )
     except ApiUnavailable as error:
         findings.append(_report_unseen_streams(str(error)))
     findings += _list_unknowns(settings)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiUnavailable",
     "ConsumerState",
+    "JetStreamOff",
     "StreamConfig",
     "declare_stream",
     "ensure_consumer",
@@ -43,6 +44,10 @@ _DEFAULT_ACK_WAIT: Final = 30.0
 
 class ApiUnavailable(Exception):
     """JetStream does not answer a request: it is off, or this login may not ask. The text says which."""
+
+
+class JetStreamOff(ApiUnavailable):
+    """JetStream is not enabled, on the server or for this account."""
 
 
 # --- streams ---
@@ -255,7 +260,7 @@ async def _request(
         message = await client.request(f"$JS.API.{subject}", msgspec.json.encode(body), timeout=seconds)
         decoded = msgspec.json.decode(message.data, type=reply)
     except nats.errors.NoRespondersError as error:
-        raise ApiUnavailable("JetStream is not enabled for this account") from error
+        raise JetStreamOff("JetStream is not enabled for this account") from error
     except nats.errors.TimeoutError as error:
         raise ApiUnavailable(f"there was no answer within {seconds:g} s; perhaps this login may not ask") from error
     except (nats.errors.Error, msgspec.DecodeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Final, Self
 
@@ -36,6 +36,7 @@ from pillarbox.progress import bound_unsent
 
 __all__ = ["Channel", "Connection", "Connector"]
 
+_MAX_CHANNELS: Final = 65_535
 _CHUNK: Final = 256 * 1024
 _HEARTBEAT: Final = 20
 """Seconds, if the broker agrees: after twice as long without a byte the connection is given up."""
@@ -80,6 +81,7 @@ class Connection:
         self._reading: asyncio.Task[None] | None = None
         self._received_at = self._loop.time()
         self.frame_max = FRAME_MAX
+        self._channel_max = _MAX_CHANNELS
         self.written = 0
         """Bytes written so far."""
         self.server_version = ""
@@ -102,9 +104,11 @@ class Connection:
         return connection
 
     async def open_channel(self, number: int | None = None) -> Channel:
-        """Open a channel with this number, or with a free one above 1."""
+        """Open a channel with this number, or with a free one, above 1 if the broker allows more."""
         if number is None:
-            number = next(free for free in range(2, 65_536) if free not in self._channels)
+            number = next(self._find_free_channels(), 0)
+            if not number:
+                raise Broken(f"the broker allows {self._channel_max} channels, and none is free")
         channel = self._channels[number] = Channel(self, number)
         try:
             expect(await channel.call(commands.Channel.Open()), commands.Channel.OpenOk)
@@ -112,6 +116,14 @@ class Connection:
             channel.abandon()
             raise
         return channel
+
+    @property
+    def has_free_channel(self) -> bool:
+        return next(self._find_free_channels(), 0) > 0
+
+    def _find_free_channels(self) -> Iterator[int]:
+        """Find the numbers that are free; 1 is last, because a publisher takes it."""
+        return (free for free in (*range(2, self._channel_max + 1), 1) if free not in self._channels)
 
     def forget_channel(self, number: int) -> None:
         """Ignore this channel's frames. Its number is free."""
@@ -194,7 +206,8 @@ class Connection:
         tune = expect(await self._call(encode(0, start_ok)), commands.Connection.Tune)
         self.frame_max = _negotiate_frame_max(tune.frame_max or 0)
         seconds = min(tune.heartbeat or _HEARTBEAT, _HEARTBEAT)
-        tune_ok = commands.Connection.TuneOk(tune.channel_max, self.frame_max, seconds)
+        self._channel_max = min(tune.channel_max or _MAX_CHANNELS, _MAX_CHANNELS)
+        tune_ok = commands.Connection.TuneOk(self._channel_max, self.frame_max, seconds)
         expect(await self._call(encode(0, tune_ok) + encode_open(to.vhost)), commands.Connection.OpenOk)
         self._keep_alive(seconds)
 
@@ -356,10 +369,19 @@ class Connector:
         raise last or TransportUnavailable(f"{self.where} has no server.")
 
     async def call_apart(self, connection: Connection, build: Callable[[int], bytes] | None = None) -> Closed | None:
-        """Call `Connection.call_apart`; raise `TransportUnavailable` when the broker does not answer in time."""
+        """Call `Connection.call_apart`; raise `TransportUnavailable` when the broker does not answer in time.
+
+        Where the broker allows no further channel, the call has a connection of its own.
+        """
         try:
             async with asyncio.timeout(self.seconds):
-                return await connection.call_apart(build)
+                if connection.has_free_channel:
+                    return await connection.call_apart(build)
+                connection = other = await self.connect()
+                try:
+                    return await other.call_apart(build)
+                finally:
+                    await other.close()
         except TimeoutError as error:
             connection.abort("it did not answer a question")
             raise TransportUnavailable(f"{self.where} did not answer within {self.seconds:g} s.") from error

@@ -233,7 +233,9 @@ class Process:
         try:
             await relay.run(once=self._once)
         except Exception as error:
-            if not isinstance(error, StoreUnavailable) or relay.relay_id is not None:
+            # At the start, and with `once` at any time, a store that stays away ends the program; it is started again.
+            is_expected = isinstance(error, StoreUnavailable) and (relay.relay_id is None or self._once)
+            if not is_expected:
                 loop.call_exception_handler({"message": "the relay ended", "exception": error})
         if not loop.is_dead:
             self._env.trace(self.name, "ends")

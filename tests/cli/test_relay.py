@@ -180,6 +180,45 @@ async def test_once_ends_with_one_when_messages_wait_for_what_is_paused(shop: Sh
     assert shop.number("pillarbox_outbox") == 3
 
 
+async def test_once_ends_when_the_store_cannot_be_written(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(3)
+    with shop.connect() as connection:
+        connection.execute(
+            "create trigger read_only before insert on pillarbox_relay begin select raise(abort, 'not now'); end"
+        )
+
+    code, output = await relay_once(shop, "--to", hooks(endpoint), "--lease", "1s")
+
+    assert (code, endpoint.arrivals) == (1, [])
+    assert [line for line in output if line.startswith("Error:")]
+    assert "Traceback" not in "".join(output)
+    assert shop.number("pillarbox_outbox") == 3
+
+
+# --- duties ---
+
+
+async def test_once_without_delivery_runs_each_duty_and_says_what_it_does_not(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(3)
+    assert (await relay_once(shop, "--to", hooks(endpoint)))[0] == 0
+    shop.publish(2)
+
+    code, output = await relay_once(
+        shop, "--to", hooks(endpoint), "--duties", "clean", PILLARBOX_RELAY_RETENTION_DELIVERED="0"
+    )
+
+    assert (code, shop.number("pillarbox_history"), shop.number("pillarbox_outbox")) == (0, 0, 2)
+    assert "delivers nothing" in "".join(output)
+
+
+@pytest.mark.parametrize("duty", ["send", "retry", "retry,clean"])
+async def test_half_of_a_delivery_is_refused(shop: Shop, endpoint: Endpoint, duty: str) -> None:
+    shop.publish(1)
+    code, output = await relay_once(shop, "--to", hooks(endpoint), "--duties", duty)
+    assert (code, endpoint.arrivals) == (2, [])
+    assert "send and retry go together" in "".join(output)
+
+
 # --- log lines ---------------------------------------------------------------------------------------
 
 

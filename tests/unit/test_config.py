@@ -38,6 +38,7 @@ VALUES: Mapping[KeyPath, tuple[Written, ...]] = {
     ("relay", "service"): NAMES,
     ("relay", "lease"): TIMES,
     ("relay", "poll_interval"): TIMES,
+    ("relay", "retry_interval"): TIMES,
     ("relay", "watch_interval"): TIMES,
     ("relay", "stale_after"): TIMES,
     ("relay", "max_lanes"): (("20", 20), ("none", None), ("40", 40)),

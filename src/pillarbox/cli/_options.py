@@ -157,7 +157,7 @@ _STORE_FLAGS: Final = (
 )  # fmt: skip
 _RELAY_FLAGS: Final = (
     _Flag("--service", ("relay", "service"), "NAME", "What the relay is called in the registry."),
-    _Flag("--duties", ("relay", "duties"), "LIST", "What the relay does, in this order."),
+    _Flag("--duties", ("relay", "duties"), "LIST", "What the relay does; of send and retry, the first has priority."),
     _Flag("--lease", ("relay", "lease"), "TIME", "How long lanes stay with a relay that is not heard of."),
     _Flag("--poll-interval", ("relay", "poll_interval"), "TIME", "The longest wait between two looks for messages."),
     _Flag("--max-lanes", ("relay", "max_lanes"), "N", "Lanes of one destination that this relay owns at most."),

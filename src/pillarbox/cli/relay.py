@@ -24,6 +24,7 @@ from pillarbox.relay.configuration import (
     read_store,
 )
 from pillarbox.relay.relay import Relay
+from pillarbox.relay.settings import RelaySettings
 from pillarbox.stores.factory import open_store
 from pillarbox.stores.urls import StoreUrl
 from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
@@ -36,7 +37,10 @@ _EPILOG = """The first SIGTERM or SIGINT lets what is under way finish; the seco
 Example:
   pillarbox relay --store sqlite:///shop.db --to billing=https://billing.example/hooks
 """
-_ONCE = "Deliver what can be delivered now, then end; with 1 if messages wait for a destination that is down or paused."
+_ONCE = (
+    "Deliver what can be delivered now, then end; with 1 if messages wait for a destination that is down or paused, "
+    "with 3 if the store cannot be written for the length of a lease."
+)
 
 
 @click.command("relay", epilog=_EPILOG)
@@ -76,7 +80,7 @@ def relay(config: Config, http: str | None, once: bool) -> None:
         with suppress(StoreBusy):
             await store.open()
         await store.close()
-        _log_start(url, served)
+        _log_start(url, served, settings)
         await relay.run(once=once)
         waiting = await _count_waiting(store, outages) if once else 0
         program_log.info("stopped")
@@ -166,7 +170,12 @@ def _serve_health(address: tuple[str, int] | None, build_app: Callable[[], Healt
         server.stop()
 
 
-def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination]) -> None:
+def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination], settings: RelaySettings) -> None:
+    if not settings.owns_lanes:
+        duties = " and ".join(settings.duties)
+        text = "pillarbox %s delivers nothing from %s: its duties are %s, without send and retry"
+        program_log.info(text, version("pillarbox"), url, duties, extra={"duties": list(settings.duties)})
+        return
     urls = {one.name: one.transport_options.redact_url() for one in served}
     destinations = ", ".join(f"{name} ({address})" for name, address in urls.items())
     fields = {"version": version("pillarbox"), "store": str(url), "destinations": urls}

@@ -397,6 +397,10 @@ class LaneOrdering:
             del self._astray[one]
         return [KeyRead(key, partition, self.window) for partition, key in chosen if partition in self._lanes]
 
+    @property
+    def has_key_reads(self) -> bool:
+        return bool(self._key_reads)
+
     def next_key_reads(self, limit: int) -> list[KeyRead]:
         """Return the keys to read now. Each comes back by `accept_key` or `abort_key_read`."""
         chosen: list[KeyRead] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Final
 
 from pillarbox.contracts.store import BlockedKey, Lane, RecoveredClaim, Settlement
@@ -18,11 +17,12 @@ from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff, wait_for_event
 from pillarbox.relay.reader import Reader
 from pillarbox.relay.sender import Sender
+from pillarbox.relay.settings import DEFAULT_SETTINGS, RelaySettings
 
 __all__ = ["Pipeline", "Settler"]
 
 _TICK: Final = 0.5
-"""Longest wait of a loop: an event that was missed costs no more than this."""
+"""Longest wait of the loops that send and settle: an event that was missed costs no more than this."""
 _IDLE_ROUNDS: Final = 2
 _MAX_SETTLEMENT: Final = 1_000
 
@@ -37,16 +37,18 @@ class Pipeline:
         transport: Transport,
         open_transport: Callable[[], Transport],
         backoff: PollBackoff,
-        lone_cap: int,
-        patience: timedelta,
+        settings: RelaySettings = DEFAULT_SETTINGS,
     ) -> None:
         self.state = state
-        self._patience = patience.total_seconds()
+        self._patience = settings.lease.total_seconds()
         """Seconds for which the destination may be down for this relay before relays that reach it are preferred."""
         self._transport = transport
         self.backoff = backoff
-        self._reader = Reader(state, transport=transport, backoff=backoff)
-        self._sender = Sender(state, transport=transport, open_transport=open_transport, lone_cap=lone_cap)
+        self._reader = Reader(
+            state, transport=transport, backoff=backoff, retry_interval=settings.retry_interval,
+            sends_first=settings.sends_first,
+        )  # fmt: skip
+        self._sender = Sender(state, transport=transport, open_transport=open_transport, lone_cap=settings.lone_cap)
         self._settler = Settler(state)
         self._releases: dict[int, float] = {}
         """Lanes being handed over, and until when their messages in flight are waited for."""
@@ -148,7 +150,7 @@ class Pipeline:
         state = self.state
         while True:
             found = await self._reader.run_once()
-            wait = min(self.backoff.next_wait(found), _TICK)
+            wait = self.backoff.next_wait(found)
             if not state.breaker.is_closed:
                 wait = min(wait, state.breaker.wait(state.clock.monotonic()) or wait)
             if wait:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, Settlement
@@ -15,6 +16,7 @@ from pillarbox.relay.destination import AsideTimer, DestinationState
 from pillarbox.relay.ordering import SUSPECT_STRIKES, ReadDecision
 from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff
+from pillarbox.relay.settings import DEFAULT_SETTINGS
 
 __all__ = ["Reader"]
 
@@ -24,7 +26,8 @@ _REUSED: Final = (
 )
 _KEYS_PER_ROUND: Final = 32
 """Most keys that are read one by one in a round: the other lanes must not wait long."""
-_DUE_INTERVAL: Final = 0.25
+_TURN: Final = 8
+"""In every so many rounds the duty without priority is first, so that it is never starved."""
 _BLOCKED_INTERVAL: Final = 5.0
 _BLOCKED_REST: Final = 20
 """Reading the blocked keys is followed by a rest of at least this many times its duration."""
@@ -43,11 +46,22 @@ class Reader:
     `run_once` is one round; the pipeline repeats it.
     """
 
-    def __init__(self, state: DestinationState, *, transport: Transport, backoff: PollBackoff) -> None:
+    def __init__(
+        self,
+        state: DestinationState,
+        *,
+        transport: Transport,
+        backoff: PollBackoff,
+        retry_interval: timedelta = DEFAULT_SETTINGS.retry_interval,
+        sends_first: bool = True,
+    ) -> None:
         self._state = state
         self._transport = transport
         self._backoff = backoff
         self._cursor: Cursor | None = None
+        self._retry_interval = retry_interval.total_seconds()
+        self._sends_first = sends_first
+        self._rounds = 0
         self._first_lane = 0
         self._due_at = 0.0
         self._blocked_at = 0.0
@@ -84,8 +98,9 @@ class Reader:
             self._cursor = None  # its connection may be broken
             await asyncio.sleep(self._backoff.shortest)
             found = False
-        # At 0, due messages could not be taken before, and may be now: that is no empty round.
-        is_empty = not (found or state.ordering.in_flight or self._due_at == 0.0)
+        # At 0, due messages could not be taken before, and may be now, as those of a key that is to be read.
+        has_more = self._due_at == 0.0 or state.ordering.has_key_reads
+        is_empty = not (found or state.ordering.in_flight or has_more)
         self.empty_rounds = self.empty_rounds + 1 if is_empty else 0
         if is_empty and self._ping_timer.is_due(state.clock.monotonic(), acknowledged=state.policy.acknowledged):
             self._start_ping()
@@ -117,13 +132,18 @@ class Reader:
             await self._park_again()
         if now >= self._blocked_at:
             await self._read_blocked_keys()
+        self._rounds += 1
         # A waiting message is taken only behind the fresh ones of its key, so lanes that were never read come first.
         is_first = self._cursor is None
         found = await self._read_fresh() if is_first else 0
-        found += await self._read_due() if now >= self._due_at and self._state.ordering.has_room else 0
+        sends_first = not is_first and self._sends_first != (self._rounds % _TURN == 0)
+        if not sends_first:
+            found += await self._read_due(now)
         found += await self._read_keys() + await self._read_remainders() + await self._read_astray()
         if self._state.ordering.has_room and not is_first:
             found += await self._read_fresh()
+        if sends_first:
+            found += await self._read_due(now)
         return found > 0
 
     async def _read_blocked_keys(self) -> None:
@@ -181,8 +201,10 @@ class Reader:
             state.telemetry.on_store_failed("reading", StoreError(_REUSED))
             state.drop_lanes(lanes, is_fenced=False)
 
-    async def _read_due(self) -> int:
+    async def _read_due(self, now: float) -> int:
         state = self._state
+        if now < self._due_at or not state.ordering.has_room:
+            return 0
         limit, max_bytes = min(state.settings.batch, state.ordering.room), state.ordering.room_bytes
         if state.is_probing:
             # The rest is for fresh ones: what waits may be what fails.
@@ -198,7 +220,7 @@ class Reader:
             state.ordering.accept(())
             raise
         if len(due) < limit and sum(len(message.payload) for message in due) < max_bytes:
-            self._due_at = state.clock.monotonic() + _DUE_INTERVAL
+            self._due_at = state.clock.monotonic() + self._retry_interval
         decision = state.ordering.accept(sorted(due, key=lambda message: message.id))
         await self._start_claim(decision)
         return len(decision.take)

@@ -45,6 +45,8 @@ __all__ = ["Destination", "Relay", "RelayHealth"]
 
 _IDLE_INTERVAL: Final = 0.02
 _FIRST_WAIT: Final = 0.05
+_CLEANING: Final = "cleaning"
+_FORGETTING: Final = "forgetting dead relays"
 _LONGEST_WAIT: Final = 2.0
 """Seconds between two attempts to connect or to register."""
 
@@ -113,6 +115,9 @@ class Relay:
         self._dice = random.Random(seed)  # noqa: S311
         self._stop = asyncio.Event()
         self._once = False
+        self._duties_begun: set[str] = set()
+        self._duties_done = asyncio.Event()
+        """Each of the duties ran once."""
         self._task: asyncio.Task[None] | None = None
         self._pipelines: dict[str, Pipeline] = {}
         self._optional: frozenset[str] = frozenset()
@@ -186,10 +191,12 @@ class Relay:
     async def run(self, *, once: bool = False) -> None:
         """Deliver until stopped, or with `once` until nothing is left that could be delivered now.
 
+        A relay that does not deliver runs each of its duties once.
+
         When the lease is lost, everything is dropped and the relay starts again under a new id.
 
         At the start it raises what a person must mend: a store that cannot be reached, tables that do not fit, a
-        missing right. Once it was in the registry, whatever the store refuses is waited for.
+        missing right. Once it was in the registry, whatever the store refuses is waited for, with `once` for a lease.
         """
         self._once = once
         self._probe = LoopProbe(asyncio.get_running_loop(), clock=self._clock)
@@ -244,13 +251,15 @@ class Relay:
             await self._run_services(services, lease)
 
     async def _open_store(self) -> bool:
-        """Connect, however long the store is busy; return False if stopped meanwhile."""
-        backoff = self._build_backoff()
+        """Connect, however long the store is busy, with `once` for a lease; return False if stopped meanwhile."""
+        backoff, until = self._build_backoff(), self._clock.monotonic() + self._settings.lease.total_seconds()
         while not self._stop.is_set():
             try:
                 await self._store.open()
                 return True
             except StoreBusy as error:
+                if self._once and self._clock.monotonic() >= until:
+                    raise
                 self._telemetry.on_store_failed("connecting", error)
                 await self._wait_for_stop(backoff.next_wait())
         return False
@@ -259,6 +268,7 @@ class Relay:
         """Enter the registry, however long the store is away or refuses; return False if stopped meanwhile.
 
         Only what a person must mend before the first start ends the relay: tables that do not fit, a missing right.
+        With `once`, whatever lasts for a lease ends it.
         """
         names = list(self._pipelines)
         info = RelayInfo(
@@ -270,12 +280,14 @@ class Relay:
             destinations=names,
             reachable=names,
         )
-        backoff = self._build_backoff()
+        backoff, until = self._build_backoff(), self._clock.monotonic() + self._settings.lease.total_seconds()
         while not self._stop.is_set():
             try:
                 await heartbeat.register(info)
             except PillarboxError as error:
                 if not self._was_registered and isinstance(error, SchemaError | StoreForbidden):
+                    raise
+                if self._once and self._clock.monotonic() >= until:
                     raise
                 self._telemetry.on_store_failed("registering", error)
                 await self._wait_for_stop(backoff.next_wait())
@@ -352,6 +364,8 @@ class Relay:
             await asyncio.sleep(backoff.next_wait())
 
     async def _stop_when_idle(self) -> None:
+        if not self._pipelines:
+            await self._duties_done.wait()
         while not all(pipeline.is_idle for pipeline in self._pipelines.values()):  # noqa: ASYNC110 - many of them
             await asyncio.sleep(_IDLE_INTERVAL)
         self.stop()
@@ -411,8 +425,7 @@ class Relay:
             transport=transport,
             open_transport=destination.transport,
             backoff=PollBackoff(poll_interval=self._settings.poll_interval),
-            lone_cap=self._settings.lone_cap,
-            patience=self._settings.lease,
+            settings=self._settings,
         )
 
     def _find_reachable(self) -> list[str]:
@@ -423,14 +436,17 @@ class Relay:
     def _build_duties(self) -> list[Coroutine[Any, Any, None]]:
         duties = []
         settings = self._settings
+        self._duties_begun = {
+            what for duty, what in ((Duty.CLEAN, _CLEANING), (Duty.RECOVER, _FORGETTING)) if duty in settings.duties
+        }
         if Duty.CLEAN in settings.duties:
             janitor = Janitor(
                 self._store, retention=settings.retention, telemetry=self._telemetry, archive=self._archive
             )
-            duties.append(self._repeat("cleaning", janitor.run_once, settings.retention.every.total_seconds()))
+            duties.append(self._repeat(_CLEANING, janitor.run_once, settings.retention.every.total_seconds()))
         if Duty.RECOVER in settings.duties:
             every = settings.lease.total_seconds()
-            duties.append(self._repeat("forgetting dead relays", self._forget_relays, every))
+            duties.append(self._repeat(_FORGETTING, self._forget_relays, every))
         return duties
 
     async def _repeat(self, what: str, once: Callable[[], Awaitable[object]], seconds: float) -> None:
@@ -440,6 +456,9 @@ class Relay:
                 await once()
             except Exception as error:
                 self._telemetry.on_duty_failed(what, error)
+            self._duties_begun.discard(what)
+            if not self._duties_begun:
+                self._duties_done.set()
             # Spread, so that relays which started together do not all do it at the same moment.
             await asyncio.sleep(seconds * (0.9 + self._dice.random() / 5))
 

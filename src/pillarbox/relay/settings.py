@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Duty(StrEnum):
-    """Task of a relay. Only a relay with both `send` and `retry` owns lanes."""
+    """Task of a relay. `send` and `retry` go together; the one that is named first has priority for the window."""
 
     SEND = "send"
     RETRY = "retry"
@@ -122,6 +122,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time after its last heartbeat at which other relays take its lanes over."""
     poll_interval: timedelta = timedelta(seconds=1)
     """Longest wait between two reads of an idle store."""
+    retry_interval: timedelta = timedelta(milliseconds=250)
+    """Shortest wait between two reads of messages that are due, while others are read more often."""
     watch_interval: timedelta = timedelta(milliseconds=500)
     """Time between two reads of the registry, for free lanes and for surplus ones."""
     stale_after: timedelta = timedelta(minutes=10)
@@ -136,15 +138,28 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.lease < timedelta(milliseconds=300):
             raise ConfigError("The lease must be at least 300ms: it has to be renewed three times in its length.")
-        if self.poll_interval <= timedelta(0) or self.watch_interval <= timedelta(0):
-            raise ConfigError("The poll and watch intervals must be longer than nothing.")
+        if min(self.poll_interval, self.retry_interval, self.watch_interval) <= timedelta(0):
+            raise ConfigError("The poll, retry and watch intervals must be longer than nothing.")
+        if (Duty.SEND in self.duties) != (Duty.RETRY in self.duties):
+            raise ConfigError(
+                "The duties send and retry go together: the relay that owns a lane must do both, or messages of a key "
+                "would overtake each other. Name both, or neither; the first of them has priority."
+            )
+        if len(set(self.duties)) < len(self.duties):
+            raise ConfigError("A duty is named twice; name each once.")
         if self.max_lanes is not None and self.max_lanes < 1:
             raise ConfigError("max_lanes must be at least 1; leave it out for no limit.")
 
     @property
     def owns_lanes(self) -> bool:
-        """True if this relay delivers messages: one that sends must be able to retry."""
-        return Duty.SEND in self.duties and Duty.RETRY in self.duties
+        """True if this relay delivers messages."""
+        return Duty.SEND in self.duties
+
+    @property
+    def sends_first(self) -> bool:
+        """True if new messages have priority over those that are due."""
+        order = [duty for duty in self.duties if duty in (Duty.SEND, Duty.RETRY)]
+        return order[:1] == [Duty.SEND]
 
 
 DEFAULT_SETTINGS: Final = RelaySettings()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, Selection, Settlement
 from pillarbox.message import Message, State
+from pillarbox.relay import pipeline as pipeline_module
 from pillarbox.relay.pipeline import Pipeline, Settler
 from pillarbox.relay.polling import PollBackoff
+from pillarbox.relay.settings import RelaySettings
 from pillarbox.stores.memory import MemoryStore
 from tests.support.lanes.destination_bench import LEASE, SINK, build_state, grant, owned, put
 
@@ -49,7 +53,7 @@ def _pipeline(store: MemoryStore, clock: FrozenClock) -> Pipeline:
     transport = MemoryTransport()
     return Pipeline(
         build_state(store, clock), transport=transport, open_transport=lambda: transport,
-        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), lone_cap=5, patience=LEASE,
+        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), settings=RelaySettings(lease=LEASE),
     )  # fmt: skip
 
 
@@ -82,6 +86,26 @@ async def test_waiting_for_the_store_counts_as_progress() -> None:
     assert max(store.beats) == 0.0
     clock.advance(timedelta(minutes=1))
     assert clock.monotonic() - pipeline.progress.last_turn == 60.0, "a loop that ended makes no progress"
+
+
+async def test_an_idle_store_is_read_as_seldom_as_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def note_wait(_: asyncio.Event, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 20:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(pipeline_module, "wait_for_event", note_wait)
+    clock = FrozenClock()
+    transport = MemoryTransport()
+    pipeline = Pipeline(
+        build_state(MemoryStore(clock=clock), clock), transport=transport, open_transport=lambda: transport,
+        backoff=PollBackoff(poll_interval=timedelta(seconds=8)),
+    )  # fmt: skip
+    with pytest.raises(asyncio.CancelledError):
+        await pipeline._run_reader()
+    assert (waits[0], waits[-1]) == (0.005, 8.0)
 
 
 async def test_what_was_inherited_is_given_back_without_waiting_for_anything_else() -> None:

@@ -129,6 +129,40 @@ async def test_there_is_something_left_while_what_was_inherited_is_due() -> None
     assert max(empty) < 2
 
 
+# --- priority ---
+
+
+@pytest.mark.parametrize(("sends_first", "first"), [(True, "fresh"), (False, "due")])
+async def test_the_first_duty_gets_the_room_and_the_other_its_turn(sends_first: bool, first: str) -> None:
+    """The window has room for two, and there is always more of both."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, *[f"due-{number}" for number in range(30)], *[f"fresh-{number}" for number in range(60)])
+    state = build_state(store, clock, window=2, batch=2)
+    await grant(state, 0)
+    retries = [
+        FailedOutcome(message_id=id, state=State.PENDING, waits=Waits.RETRY, attempts=1, delay=timedelta(0))
+        for id in range(1, 31)
+    ]
+    await store.settle(state.fence([0]), Settlement(failures=retries))
+    reader = Reader(
+        state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)),
+        retry_interval=timedelta(microseconds=1), sends_first=sends_first,
+    )  # fmt: skip
+    taken: list[str] = []
+    for _ in range(18):
+        await reader.run_once()
+        await reader.finish()
+        batch = state.ordering.next_batch(10)
+        taken += [(message.key or "").split("-")[0] for message in batch]
+        state.ordering.mark_delivered(batch)
+        await _settle(state)
+        clock.advance(timedelta(seconds=1))
+    later = taken[4:]
+    assert later.count(first) > 3 * (len(later) - later.count(first))
+    assert set(later) == {"due", "fresh"}
+
+
 # --- safety net ---
 
 

@@ -7,12 +7,15 @@ import importlib
 
 import click
 
+from pillarbox.cli._http import http_option, serve_health
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
 from pillarbox.cli._options import import_from_here
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.config import Config, read_section
 from pillarbox.consumer import Consumer
-from pillarbox.errors import ConfigError
+from pillarbox.consumer.telemetry import ConsumerTelemetry
+from pillarbox.errors import ConfigError, MissingExtra
+from pillarbox.operations.health import ConsumerProbes, HealthApp, parse_address
 
 __all__ = ["consume"]
 
@@ -29,20 +32,37 @@ Example:
 @click.argument("name", metavar="MODULE:CONSUMER")
 @click.option("--config", metavar="FILE", envvar="PILLARBOX_CONFIG", show_envvar=True,
               help="For [log].  [default: pillarbox.toml in the current folder, if there is one]")  # fmt: skip
-def consume(name: str, config: str | None) -> None:
+@http_option
+def consume(name: str, config: str | None, http: str | None) -> None:
     """Handle messages until stopped. CONSUMER is a Consumer, or a function without arguments that makes one."""
     start_logging(read_section(Config.load(config, flags={}), LogSettings, at=("log",)).settings)
+    address = None if http is None else parse_address(http)
     with asyncio.Runner() as runner:
         consumer = runner.run(_load(name))
-        program_log.info("the consumer %s handles messages", consumer.name)
+        metrics = [] if address is None else _build_metrics()
+        for one in metrics:
+            consumer.observe(one)
 
         def stop(signal: str) -> None:
             program_log.info("%s: finishing what is under way; a second signal ends it at once", signal)
             consumer.stop()
 
-        with stop_on_signals(stop, loop=runner.get_loop()):
+        def build_app() -> HealthApp:
+            return HealthApp(ConsumerProbes(consumer, loop=runner.get_loop()), collectors=metrics)
+
+        with serve_health(address, build_app), stop_on_signals(stop, loop=runner.get_loop()):
+            program_log.info("the consumer %s handles messages", consumer.name)
             runner.run(consumer.run())
     program_log.info("stopped")
+
+
+def _build_metrics() -> list[ConsumerTelemetry]:
+    """Build what counts for `/metrics`; nothing if the client library is missing."""
+    try:
+        from pillarbox.operations.prometheus import PrometheusConsumerTelemetry
+    except MissingExtra:
+        return []
+    return [PrometheusConsumerTelemetry()]
 
 
 async def _load(name: str) -> Consumer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 
 import click
 
+from pillarbox.cli._http import http_option, serve_health
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._signals import stop_on_signals
@@ -16,7 +17,7 @@ from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore, Selection
 from pillarbox.errors import MissingExtra, StoreBusy
 from pillarbox.message import State
-from pillarbox.operations.health import HealthApp, HealthServer, Probes, parse_address
+from pillarbox.operations.health import HealthApp, Probes, parse_address
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
     list_served_destinations,
@@ -45,8 +46,7 @@ _ONCE = (
 
 @click.command("relay", epilog=_EPILOG)
 @configuration_options
-@click.option("--http", metavar="HOST:PORT", envvar="PILLARBOX_HTTP", show_envvar=True,
-              help="Serve /livez, /readyz and /metrics here.")  # fmt: skip
+@http_option
 @click.option("--once", is_flag=True, envvar="PILLARBOX_ONCE", show_envvar=True, help=_ONCE)
 def relay(config: Config, http: str | None, once: bool) -> None:
     """Deliver every committed message, in order per key, until stopped. Run as many as you like."""
@@ -92,7 +92,7 @@ def relay(config: Config, http: str | None, once: bool) -> None:
         return HealthApp(Probes(own_store, lambda: relay.health), collectors=metrics)
 
     with (
-        _serve_health(address, build_app),
+        serve_health(address, build_app),
         asyncio.Runner(loop_factory=_find_loop_factory()) as runner,
         stop_on_signals(stop, loop=runner.get_loop()),
     ):
@@ -152,22 +152,6 @@ def _build_tracing() -> list[Telemetry]:
     except MissingExtra:
         return []
     return [OpenTelemetry()] if is_recording() else []
-
-
-@contextmanager
-def _serve_health(address: tuple[str, int] | None, build_app: Callable[[], HealthApp]) -> Iterator[None]:
-    """Serve probes and metrics while the block runs; nothing without an address."""
-    if address is None:
-        yield
-        return
-    host, port = address
-    server = HealthServer(build_app, host=host, port=port)
-    server.start()
-    program_log.info("probes and metrics are served at http://%s:%d", host, server.port)
-    try:
-        yield
-    finally:
-        server.stop()
 
 
 def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination], settings: RelaySettings) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -15,7 +15,7 @@ from pillarbox.config import Config, find_receiver_url, read_store_section
 from pillarbox.consumer.key_scheduler import KeyScheduler, PendingMessage
 from pillarbox.consumer.processing import Processor
 from pillarbox.consumer.settings import DEFAULT_SETTINGS, ConsumerSettings
-from pillarbox.consumer.telemetry import ConsumerTelemetry, LoggingConsumerTelemetry
+from pillarbox.consumer.telemetry import CompositeConsumerTelemetry, ConsumerTelemetry, LoggingConsumerTelemetry
 from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
 from pillarbox.contracts.receiver import IncomingMessage, Receiver
 from pillarbox.decoding import decode_incoming, to_cloudevent
@@ -93,6 +93,7 @@ class Consumer:
         self._is_full = False
         """So much is set aside that nothing is received."""
         self._is_finishing = False
+        self._is_receiving = False
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -128,6 +129,30 @@ class Consumer:
     def on(self, what: type | str | None = None, *, topic: str | None = None) -> Callable[[F], F]:
         """Register a handler for a class, for a pattern of type names, for a pattern of topics, or for both."""
         return self.handlers.on(what, topic=topic)
+
+    def observe(self, telemetry: ConsumerTelemetry) -> None:
+        """Tell this telemetry too. Call it before the consumer runs."""
+        self._telemetry = self._processor.telemetry = CompositeConsumerTelemetry(self._telemetry, telemetry)
+
+    @property
+    def is_running(self) -> bool:
+        """True from when the receiver is open until the consumer is told to stop."""
+        return self._is_receiving and not self._stop.is_set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once it was told to stop."""
+        return self._stop.is_set()
+
+    async def find_outages(self) -> Sequence[str]:
+        """Ask the database and the broker; return a sentence for each that does not answer."""
+        outages = []
+        for name, ask in (("database", self._unit.probe), ("broker", self._receiver.ping)):
+            try:
+                await ask()
+            except Exception as error:
+                outages.append(f"the {name} cannot be reached: {redact_error(error)}")
+        return outages
 
     def stop(self) -> None:
         """Finish gracefully: handlers that run may end, the rest goes back to the broker."""
@@ -193,6 +218,7 @@ class Consumer:
 
     async def _finish(self) -> None:
         """Let what runs end, within the stop timeout; closing the receiver gives the rest back."""
+        self._is_receiving = False
         self._is_finishing = self._processor.is_stopping = True
         if self._running:
             await asyncio.wait(self._running, timeout=self.settings.stop_timeout.total_seconds())
@@ -212,6 +238,7 @@ class Consumer:
 
     async def _run_receiver(self) -> None:
         await self._retry(self._receiver.open)
+        self._is_receiving = True
         while True:
             limit = self.settings.prefetch - self._scheduler.active
             is_little = limit < self.settings.prefetch // _LEAST_ROOM and not self._scheduler.is_idle

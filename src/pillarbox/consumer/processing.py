@@ -64,12 +64,12 @@ class Processor:
         self._handlers = handlers
         self._name = name
         self._settings = settings
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._dice = dice
         self.is_stopping = False
         """The consumer stops, and cancels what takes too long."""
         self._retry = TransactionRetry(
-            probe=unit.probe, dice=dice, on_outage=lambda error: telemetry.on_store_failed(name, error)
+            probe=unit.probe, dice=dice, on_outage=lambda error: self.telemetry.on_store_failed(name, error)
         )
 
     async def process(self, pending: PendingMessage) -> float | None:
@@ -95,7 +95,7 @@ class Processor:
         handlers = self._handlers.find(event)
         if not handlers:
             if self._settings.unknown == "ignore" and not pending.is_redriven:
-                self._telemetry.on_ignored(self._name, event)
+                self.telemetry.on_ignored(self._name, event)
             else:
                 error = f"no handler wants the type {event.type} with topic {redact_line(event.topic)}"
                 await self._fail(pending, error)
@@ -142,11 +142,11 @@ class Processor:
     ) -> float | None:
         began_at = time.monotonic()
         try:
-            with self._telemetry.on_handling(self._name, event):
+            with self.telemetry.on_handling(self._name, event):
                 is_new = await self._retry.run(
                     lambda: self._unit.handle(event, payload, handlers),
                     losses=pending.losses,
-                    on_conflict=lambda error: self._telemetry.on_conflict(self._name, event, error=redact_error(error)),
+                    on_conflict=lambda error: self.telemetry.on_conflict(self._name, event, error=redact_error(error)),
                 )
         except (CannotBegin, KeyboardInterrupt, GeneratorExit):
             raise
@@ -158,9 +158,9 @@ class Processor:
         except BaseException as error:
             return await self._note_failure(pending, event, error)
         if is_new:
-            self._telemetry.on_handled(self._name, event, seconds=time.monotonic() - began_at)
+            self.telemetry.on_handled(self._name, event, seconds=time.monotonic() - began_at)
         else:
-            self._telemetry.on_duplicate(self._name, event)
+            self.telemetry.on_duplicate(self._name, event)
         return None
 
     async def _note_failure(
@@ -172,7 +172,7 @@ class Processor:
             await self._fail(pending, reason)
             return None
         delay = self._settings.retry.delay(pending.attempts, dice=self._dice.random()).total_seconds()
-        self._telemetry.on_retried(self._name, event, attempt=pending.attempts, error=reason, seconds=delay)
+        self.telemetry.on_retried(self._name, event, attempt=pending.attempts, error=reason, seconds=delay)
         return delay
 
     async def _fail(self, pending: PendingMessage, error: str) -> None:
@@ -199,7 +199,7 @@ class Processor:
 
     def _report_failure(self, pending: PendingMessage, error: str) -> None:
         try:
-            self._telemetry.on_failed(self._name, pending.received.fallback, attempts=pending.attempts, error=error)
+            self.telemetry.on_failed(self._name, pending.received.fallback, attempts=pending.attempts, error=error)
         except Exception:
             log.exception("the telemetry of the consumer %s has failed", self._name)
 

@@ -9,7 +9,7 @@ from pillarbox.lazy import lazy_names
 if TYPE_CHECKING:
     from pillarbox.consumer.telemetry import CompositeConsumerTelemetry, ConsumerTelemetry, LoggingConsumerTelemetry
     from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
-    from pillarbox.operations.health import HealthApp, HealthServer, Probes
+    from pillarbox.operations.health import ConsumerProbes, HealthApp, HealthServer, Probes
     from pillarbox.operations.monitor import Monitor, Status
     from pillarbox.operations.opentelemetry import OpenTelemetry, TracingConsumerTelemetry, publishing_span
     from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
@@ -22,6 +22,7 @@ else:
             "CompositeConsumerTelemetry": "pillarbox.consumer.telemetry",
             "CompositeTelemetry": "pillarbox.telemetry",
             "ConsumerTelemetry": "pillarbox.consumer.telemetry",
+            "ConsumerProbes": "pillarbox.operations.health",
             "HealthApp": "pillarbox.operations.health",
             "HealthServer": "pillarbox.operations.health",
             "LoggingConsumerTelemetry": "pillarbox.consumer.telemetry",
@@ -45,6 +46,7 @@ __all__ = [
     "Alert",
     "CompositeConsumerTelemetry",
     "CompositeTelemetry",
+    "ConsumerProbes",
     "ConsumerTelemetry",
     "HealthApp",
     "HealthServer",

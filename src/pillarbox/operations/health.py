@@ -1,4 +1,4 @@
-"""Probes and metrics of a relay over HTTP: `/livez`, `/readyz`, `/metrics`."""
+"""Probes and metrics of a relay or a consumer over HTTP: `/livez`, `/readyz`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from uuid import UUID
 
 import msgspec
 
+from pillarbox.clock import SystemClock
+from pillarbox.consumer import Consumer
 from pillarbox.contracts.store import MonitorStore, OpenClaim, Registry
 from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, MissingExtra, PillarboxError
 from pillarbox.message import SKIPPED_DESTINATION
 from pillarbox.operations.monitor import STUCK_AFTER, Monitor, Status
 from pillarbox.redaction import redact_line
-from pillarbox.relay.relay import RelayHealth
+from pillarbox.relay.relay import LoopProbe, RelayHealth
 
 __all__ = [
+    "ConsumerProbes",
     "HealthApp",
     "HealthServer",
     "ProbeResult",
@@ -47,7 +50,7 @@ class HealthApp:
     `collectors` are what `/metrics` shows beside the status of the tables; without `prometheus_client` it is 404.
     """
 
-    def __init__(self, probes: Probes, *, collectors: Sequence[object] = ()) -> None:
+    def __init__(self, probes: Probes | ConsumerProbes, *, collectors: Sequence[object] = ()) -> None:
         self._probes = probes
         self._metrics = _Metrics(probes, collectors)
 
@@ -95,7 +98,7 @@ class HealthApp:
 class _Metrics:
     """The page for Prometheus."""
 
-    def __init__(self, probes: Probes, collectors: Sequence[object]) -> None:
+    def __init__(self, probes: Probes | ConsumerProbes, collectors: Sequence[object]) -> None:
         self._probes = probes
         self._render: Callable[[], Response] | None = None
         try:
@@ -201,6 +204,50 @@ class Probes:
             if not self._is_open:
                 await self._store.open()
                 self._is_open = True
+
+
+_BLOCKED_FOR: Final = 30.0
+"""Seconds after which a consumer whose loop does not turn is taken for dead."""
+
+
+class ConsumerProbes:
+    """Liveness and readiness of one consumer, which runs in this loop. The probes may run in another one."""
+
+    def __init__(self, consumer: Consumer, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._consumer = consumer
+        self._loop = loop
+        self._probe = LoopProbe(loop, clock=SystemClock())
+        self._outages = _Cached(self._find_outages)
+
+    async def close(self) -> None:
+        self._outages.cancel()
+
+    async def check_liveness(self) -> ProbeResult:
+        """Fail only if the loop hangs: a database or a broker that is away is not mended by a restart."""
+        blocked_for = self._probe.measure_block()
+        if blocked_for <= _BLOCKED_FOR:
+            return ProbeResult(True)
+        idle = format_duration(timedelta(seconds=round(blocked_for)))
+        return ProbeResult(False, [f"its loop has not turned for {idle}"])
+
+    async def check_readiness(self) -> ProbeResult:
+        """Succeed when the consumer receives, and its database and its broker answer."""
+        if self._consumer.is_stopping:
+            return ProbeResult(False, ["it is stopping"])
+        outages = await self._outages.get()
+        if outages is None:
+            outages = [f"the database or the broker did not answer within {_STORE_TIMEOUT:g} s"]
+        if not outages and not self._consumer.is_running:
+            outages = ["it is starting"]
+        return ProbeResult(not outages, outages)
+
+    async def status(self) -> Status | None:
+        """Return None: what the tables hold is shown by the relays."""
+        return None
+
+    async def _find_outages(self) -> Sequence[str]:
+        asked = asyncio.run_coroutine_threadsafe(self._consumer.find_outages(), self._loop)
+        return await asyncio.wrap_future(asked)
 
 
 class _Tables(msgspec.Struct, frozen=True):

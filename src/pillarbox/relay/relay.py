@@ -41,7 +41,7 @@ from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
 from pillarbox.telemetry import LoggingTelemetry, Telemetry
 
-__all__ = ["Destination", "Relay", "RelayHealth"]
+__all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth"]
 
 _IDLE_INTERVAL: Final = 0.02
 _FIRST_WAIT: Final = 0.05

@@ -199,9 +199,13 @@ class LoggingTelemetry(Telemetry):
             log.warning("and %d more to %s, as their journals say", more, destination, extra=_fields(destination))
 
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
+        if not messages:
+            return
         log.info("gave %d messages for %s back: %s", len(messages), destination, reason, extra=_fields(destination))
 
     def on_settled(self, destination: str, *, delivered: int, failed: int) -> None:
+        if not delivered and not failed:
+            return  # messages were only parked or given back
         extra = _fields(destination) | {"delivered": delivered, "troubled": failed}
         log.info("settled %d delivered, %d troubled for %s", delivered, failed, destination, extra=extra)
 

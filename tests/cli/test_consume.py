@@ -119,7 +119,9 @@ async def test_it_handles_once_and_serves_probes_and_metrics(tmp_path: Path, pro
 
 async def test_a_database_that_is_away_makes_it_unready_and_does_not_end_it(tmp_path: Path, proxy: FaultProxy) -> None:
     stream = f"orders-{uuid4().hex[:8]}"
-    with run_the_page(tmp_path, f"redis://{proxy.host}:{proxy.port}?stream={stream}&group=billing&declare=true") as running:
+    with run_the_page(
+        tmp_path, f"redis://{proxy.host}:{proxy.port}?stream={stream}&group=billing&declare=true"
+    ) as running:
         await asyncio.to_thread(running.becomes, "/readyz", 200)
         (tmp_path / "billing.db").rename(tmp_path / "gone.db")
         (tmp_path / "billing.db").mkdir()

@@ -7,10 +7,12 @@ import json
 import logging
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from pillarbox.cli._logs import JsonFormat, LogSettings, TextFormat, program_log, start_logging
+from tests.support.cli.shop import Shop
 
 NASTY = "a\nb\r\x1b[31mc\x7f\x9b\u2028\u202e\ud800 ü"
 
@@ -37,6 +39,45 @@ def test_text_is_time_level_and_message() -> None:
     line = TextFormat(colours=False).format(record("will retry %s", "7", destination="a"))
 
     assert line == "2026-03-01T12:00:00.250Z warning will retry 7"
+
+
+def test_text_about_a_message_ends_with_what_identifies_it() -> None:
+    fields: dict[str, Any] = {
+        "message_id": "0192",
+        "correlation_id": "call 7",
+        "type": "orders.placed",
+        "topic": 'a"b',
+        "attempt": 2,
+    }
+    line = TextFormat(colours=False).format(record("will retry", destination="mail", **fields))
+
+    identity = r'(message_id=0192 correlation_id="call 7" type=orders.placed topic="a\"b" attempt=2)'
+    assert line == f"2026-03-01T12:00:00.250Z warning will retry {identity}"
+    hostile = TextFormat(colours=False).format(record("x", message_id="1 type=forged\n\x1b[2J", type="real"))
+    assert hostile.endswith(r'(message_id="1 type=forged\n\u001b[2J" type=real)')
+    secret = TextFormat(colours=False).format(record("x", message_id="1", topic="amqp://u:pw@h/x"))
+    assert "pw" not in secret
+
+
+def test_a_relay_says_which_message_failed_and_nothing_when_nothing_happened(shop: Shop) -> None:
+    (shop.folder / "refusing.py").write_text(
+        "from pillarbox import MessageRejected\n"
+        "from pillarbox.brokers.handlers import Handlers\n"
+        "handlers = Handlers()\n"
+        "@handlers.on('*')\n"
+        "def refuse(event): raise MessageRejected('no')\n"
+    )
+    shop.publish(3, to="mail")
+    ran = shop.run("relay", "--once", "--to", "mail=handlers:refusing:handlers")
+    failed = [line for line in ran.err.splitlines() if " failed " in line]
+    ids = [UUID(bytes=row[0]) if isinstance(row[0], bytes) else UUID(row[0]) for row in shop.rows(
+        "select message_id from pillarbox_history order by id")]  # fmt: skip
+    assert len(failed) == 3
+    for message_id in ids:
+        (line,) = [line for line in failed if f"message_id={message_id}" in line]
+        assert f"correlation_id={message_id} type=orders.placed topic=orders.placed attempt=1)" in line
+    assert "settled 0 delivered, 0" not in ran.err
+    assert "settled" not in shop.run("relay", "--once", "--to", "mail=handlers:refusing:handlers").err
 
 
 def test_text_is_one_line_without_control_characters() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ program_log: Final = logging.getLogger("pillarbox.program")
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes that every record has; the others were given as `extra`."""
+_PLAIN: Final = re.compile(r"[^\s()\"=]+")
 _COLOURS: Final = MappingProxyType({logging.DEBUG: "2", logging.INFO: "32", logging.WARNING: "33"})
 _RED: Final = "31"
 
@@ -52,8 +54,12 @@ def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> Non
     program_log.setLevel(logging.INFO)
 
 
+_ABOUT_MESSAGE: Final = ("message_id", "correlation_id", "type", "topic", "attempt")
+"""Fields of a line that speaks of one message, in the order in which text shows them."""
+
+
 class TextFormat(logging.Formatter):
-    """Time, level, message."""
+    """Time, level, message. A line about a message ends with what identifies it, to be found by `grep`."""
 
     def __init__(self, *, colours: bool) -> None:
         super().__init__()
@@ -63,8 +69,19 @@ class TextFormat(logging.Formatter):
         level = record.levelname.lower().ljust(7)
         if self._colours:
             level = f"\x1b[{_COLOURS.get(record.levelno, _RED)}m{level}\x1b[0m"
-        line = f"{_format_time(record)} {level} {_escape(record.getMessage())}"
+        line = f"{_format_time(record)} {level} {_escape(record.getMessage())}{_format_identity(record)}"
         return "\n    ".join([line, *map(_escape, _format_trace(record).splitlines())])
+
+
+def _format_identity(record: logging.LogRecord) -> str:
+    """Write the fields of a line about one message, ` (name=value …)`; nothing for other lines."""
+    fields = vars(record)
+    if fields.get("message_id") is None:
+        return ""
+    # Quoted where it holds a space or a quote: values of others must not pass for fields.
+    known = [(name, str(fields[name])) for name in _ABOUT_MESSAGE if fields.get(name) is not None]
+    pairs = [f"{name}={_escape(value if _PLAIN.fullmatch(value) else json.dumps(value))}" for name, value in known]
+    return f" ({' '.join(pairs)})"
 
 
 class JsonFormat(logging.Formatter):

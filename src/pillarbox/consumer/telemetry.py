@@ -140,7 +140,14 @@ class LoggingConsumerTelemetry(ConsumerTelemetry):
         log.warning("attempt %d on %s, again in %.1f s: %s", attempt, event.message_id, seconds, error, extra=extra)
 
     def on_failed(self, consumer: str, identity: FallbackIdentity, *, attempts: int, error: str) -> None:
-        extra = {"consumer": consumer, "message_id": identity.message_id, "attempt": attempts, "error": error}
+        extra = {
+            "consumer": consumer,
+            "message_id": identity.message_id,
+            "type": identity.type,
+            "topic": identity.topic,
+            "attempt": attempts,
+            "error": error,
+        }
         log.warning("failed %s after %d attempts: %s", identity.message_id, attempts, error, extra=extra)
 
     def on_conflict(self, consumer: str, event: CloudEvent, *, error: str) -> None:

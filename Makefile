@@ -66,7 +66,7 @@ format: $(READY) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## Run the benchmarks (ONLY=write runs those whose name begins so)
+bench: $(READY) ## Run the benchmarks; fails if a wanted figure is missed (ONLY=write runs those whose name begins so)
 	$(BIN)/python -m benchmarks $(ONLY)
 
 simulate: $(READY) ## Run seeds and broken variants on virtual time (SEEDS=2000, SEED=7 replays one)

@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME]`: run all benchmarks, or those whose name begins with NAME."""
+"""`python -m benchmarks [NAME]`: run all benchmarks, or those whose name begins with NAME.
+
+Exits with 1 if one of them misses its target, after all of them have run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from benchmarks.brokers.kafka import kafka
 from benchmarks.brokers.nats import nats
 from benchmarks.brokers.rabbitmq import rabbitmq
 from benchmarks.brokers.redis import redis
-from benchmarks.comparison import log
+from benchmarks.comparison import log, missed
 from benchmarks.consumer.nats import nats as consumer_nats
 from benchmarks.consumer.rabbitmq import rabbitmq as consumer_rabbitmq
 from benchmarks.django_models import django_models
@@ -60,13 +63,17 @@ def select(prefix: str) -> dict[str, Callable[[], Awaitable[None]]]:
     return {name: run for name, run in BENCHMARKS.items() if name.startswith(prefix)}
 
 
-async def _run(prefix: str) -> int:
+async def run_all(prefix: str) -> int:
+    """Run the benchmarks that begin so; return the exit code."""
     if not (benchmarks := select(prefix)):
         log(f"No benchmark begins with {prefix!r}; there are {', '.join(BENCHMARKS)}.")
         return 2
+    missed.clear()
     for run in benchmarks.values():
         await run()
-    return 0
+    if missed:
+        log(f"Missed what is wanted: {', '.join(missed)}.")
+    return 1 if missed else 0
 
 
 def _main() -> int:
@@ -74,8 +81,8 @@ def _main() -> int:
     try:
         import uvloop
     except ModuleNotFoundError:
-        return asyncio.run(_run(prefix))
-    return uvloop.run(_run(prefix))
+        return asyncio.run(run_all(prefix))
+    return uvloop.run(run_all(prefix))
 
 
 if __name__ == "__main__":

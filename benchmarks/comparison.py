@@ -18,6 +18,7 @@ __all__ = [
     "compare",
     "compute_medians",
     "log",
+    "missed",
     "report",
     "run_pairs",
 ]
@@ -28,6 +29,10 @@ _FEW: Final = 25
 
 Rate = Callable[[], Awaitable[float]]
 """One run; it returns a rate per second."""
+
+
+missed: Final[list[str]] = []
+"""Names of the benchmarks of this run that missed their target."""
 
 
 class Pair(NamedTuple):
@@ -122,6 +127,8 @@ def report(
     if len(pairs) <= _FEW:
         line["pairs"] = [[round(pair.ours, 1), round(pair.bare, 1)] for pair in pairs]
     print(json.dumps(line | dict(settings)), flush=True)
+    if not target.is_met(ratio):
+        missed.append(name)
     word = "met" if target.is_met(ratio) else "MISSED"
     log(f"{name}: ratio {ratio:.2f}, target {line['bound']} {target.ratio:g}: {word}")
 

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.__main__ import BENCHMARKS, run_all
 from benchmarks.charts import Curve, Panel, build_panels, choose_ticks, draw, parse_lines
 from benchmarks.comparison import Pair, at_least, at_most, compute_medians, report, run_pairs
 from benchmarks.relay.churn import Minute
@@ -24,6 +25,23 @@ def test_a_target_ratio_is_a_floor_or_a_ceiling(target: object, met: float, miss
     assert isinstance(target, type(at_least(1)))
     assert target.is_met(met)
     assert not target.is_met(missed)
+
+
+@pytest.mark.parametrize(("rate", "code"), [(95, 0), (80, 1)])
+async def test_the_run_fails_if_a_wanted_figure_is_missed_after_all_have_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rate: float, code: int
+) -> None:
+    for name, ours in (("fake.first", rate), ("fake.second", 100.0)):
+
+        async def run(name: str = name, ours: float = ours) -> None:
+            report(name, [Pair(ours, 100)], target=at_least(0.9), settings={})
+
+        monkeypatch.setitem(BENCHMARKS, name, run)
+
+    assert await run_all("fake") == code
+    printed = capsys.readouterr()
+    assert [json.loads(line)["name"] for line in printed.out.splitlines()] == ["fake.first", "fake.second"]
+    assert ("Missed what is wanted: fake.first." in printed.err) == bool(code)
 
 
 async def test_both_sides_take_turns_and_who_goes_first_changes() -> None:

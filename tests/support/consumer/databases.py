@@ -13,6 +13,7 @@ import aiomysql
 import asyncmy
 import asyncpg
 import psycopg
+import psycopg_pool
 import sqlalchemy
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
@@ -151,6 +152,28 @@ async def _psycopg(url: str, schema: str) -> AsyncIterator[object]:
 
 
 @asynccontextmanager
+async def _psycopg_pool(url: str, schema: str) -> AsyncIterator[object]:
+    with psycopg_pool.ConnectionPool(
+        url,
+        kwargs={"options": f"-c search_path={schema}"},
+        open=False,
+        check=psycopg_pool.ConnectionPool.check_connection,
+    ) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def _async_psycopg_pool(url: str, schema: str) -> AsyncIterator[object]:
+    async with psycopg_pool.AsyncConnectionPool(
+        url,
+        kwargs={"options": f"-c search_path={schema}"},
+        open=False,
+        check=psycopg_pool.AsyncConnectionPool.check_connection,
+    ) as pool:
+        yield pool
+
+
+@asynccontextmanager
 async def _engine(url: str, schema: str) -> AsyncIterator[object]:
     options = {"options": f"-c search_path={schema}"}
     engine = sqlalchemy.create_engine(_at(url, "psycopg"), connect_args=options)
@@ -194,6 +217,8 @@ async def _async_psycopg_sessions(url: str, schema: str) -> AsyncIterator[object
 ON_POSTGRES: Final[dict[str, tuple[Kind, bool]]] = {
     "asyncpg-pool": (_asyncpg, True),
     "psycopg": (_psycopg, False),
+    "psycopg-pool": (_psycopg_pool, False),
+    "async-psycopg-pool": (_async_psycopg_pool, True),
     "engine": (_engine, False),
     "sessions": (_sessions, False),
     "async-engine": (_async_engine, True),

@@ -1,0 +1,141 @@
+"""The defaults that are documented: one table, from which `docs/defaults.md` is written (`make defaults`).
+
+Each row says what the default must be. The test compares it with the settings, so neither changes without the other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from pillarbox.cli._logs import LogSettings
+from pillarbox.config import OutboxSettings, StoreSettings
+from pillarbox.consumer.settings import ConsumerSettings
+from pillarbox.operations.alerts import Thresholds
+from pillarbox.relay.settings import DestinationSettings, RelaySettings
+from pillarbox.settings import list_fields, to_plain
+
+__all__ = ["PAGE", "ROWS", "Default", "build_page", "read_default"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "defaults.md"
+
+
+class Default(NamedTuple):
+    """One documented default."""
+
+    section: str
+    key: str
+    value: object
+    """As the file holds it; None for no limit."""
+    meaning: str
+
+
+_SETTINGS: Final[dict[str, type[msgspec.Struct]]] = {
+    "store": StoreSettings,
+    "outbox": OutboxSettings,
+    "relay": RelaySettings,
+    "destinations.NAME": DestinationSettings,
+    "alerts": Thresholds,
+    "log": LogSettings,
+    "ConsumerSettings": ConsumerSettings,
+}
+
+ROWS: Final = (
+    Default("store", "prefix", "pillarbox_", "names of the tables begin with it"),
+    Default("outbox", "unrouted", "skip", "an event that no route matches is recorded as skipped"),
+    Default("outbox", "max_payload", 1_048_576, "bytes of a payload, 1 MiB; more is an error at publish"),
+    Default("outbox", "serialize_keys", False, "keys are not locked"),
+    Default("relay", "duties", ["send", "retry", "recover", "clean"], "a relay has all duties"),
+    Default("relay", "lease", "10s", "others take over from a relay that was not heard of for so long"),
+    Default(
+        "relay", "poll_interval", "1s", "longest wait between two reads; shorter after a read that found something"
+    ),
+    Default("relay", "stale_after", "10m", "a dead relay is removed from the registry"),
+    Default("relay", "max_lanes", None, "a relay may own all 64 lanes of a destination"),
+    Default("relay", "lone_cap", 5, "deaths while a message is sent alone, before it fails"),
+    Default("relay", "retention.delivered", "7d", "delivered messages are kept"),
+    Default("relay", "retention.failed", "forever", "failed messages are never removed"),
+    Default("relay", "retention.skipped", "7d", "skipped messages are kept"),
+    Default("relay", "retention.discarded", "7d", "discarded messages are kept"),
+    Default("relay", "retention.inbox", "7d", "duplicates are recognised"),
+    Default("relay", "retention.inbox_failed", "90d", "what a consumer could not handle is kept"),
+    Default("relay", "retention.every", "1h", "time between two cleanings"),
+    Default("relay", "retention.batch", 1_000, "messages that one transaction removes"),
+    Default("destinations.NAME", "batch", 500, "messages read, claimed and sent at a time"),
+    Default("destinations.NAME", "window", 2_000, "messages in flight: the parallelism"),
+    Default("destinations.NAME", "window_bytes", 33_554_432, "payloads in flight, 32 MiB"),
+    Default("destinations.NAME", "send_timeout", "30s", "a send that takes longer counts as unanswered"),
+    Default("destinations.NAME", "ping_interval", "30s", "an idle destination is asked whether it is there"),
+    Default("destinations.NAME", "retry.attempts", 5, "the first attempt and 4 retries"),
+    Default("destinations.NAME", "retry.first", "2s", "wait before the first retry; it doubles"),
+    Default("destinations.NAME", "retry.longest", "5m", "longest wait between two attempts"),
+    Default("destinations.NAME", "retry.jitter", 0.2, "share of a wait that is random, up and down"),
+    Default("destinations.NAME", "after_failure", "continue", "the next message of a key goes on after a failed one"),
+    Default("destinations.NAME", "rate", None, "no limit of messages per second"),
+    Default("destinations.NAME", "dead_letter", None, "failed messages stay where they are"),
+    Default("destinations.NAME", "readiness", None, "brokers and handlers count for readiness, webhooks do not"),
+    Default("alerts", "failed", 0, "critical above so many failed messages"),
+    Default("alerts", "inbox_failed", 0, "critical above so many failed messages of a consumer"),
+    Default("alerts", "oldest_warning", "1m", "a message has been due for so long"),
+    Default("alerts", "oldest_critical", "10m", "a message has been due for so long"),
+    Default("alerts", "backlog_warning", 1_000, "so many messages are due, some for over `backlog_for`"),
+    Default("alerts", "backlog_critical", 10_000, "so many messages are due, some for over `backlog_for`"),
+    Default("alerts", "backlog_for", "5m", "see above"),
+    Default("alerts", "sending", "30m", "a batch has been claimed for so long"),
+    Default("alerts", "latency", "5m", "average latency over an hour"),
+    Default("alerts", "retry_rate", 0.1, "share of failed attempts over an hour"),
+    Default("log", "format", "text", "lines are for people"),
+    Default("log", "level", "info", "the least level that is written"),
+    Default("log", "deliveries_at", "debug", "each single delivery"),
+    Default("ConsumerSettings", "concurrency", 16, "messages handled at once, of different keys"),
+    Default("ConsumerSettings", "prefetch", 200, "messages that run or are about to"),
+    Default("ConsumerSettings", "set_aside", 10_000, "messages that wait behind others of their key"),
+    Default("ConsumerSettings", "pending_bytes", 134_217_728, "bodies in hand, 128 MiB"),
+    Default("ConsumerSettings", "retry.attempts", 5, "calls of a failing handler"),
+    Default("ConsumerSettings", "retry.first", "200ms", "wait before the second call; it doubles"),
+    Default("ConsumerSettings", "unknown", "ignore", "a message without a handler is acknowledged"),
+    Default("ConsumerSettings", "deaths", 3, "deaths while a message is handled alone, before it is kept as failed"),
+    Default("ConsumerSettings", "stop_timeout", "30s", "handlers may go on after a stop"),
+    Default("ConsumerSettings", "retention", "7d", "the deduplication window"),
+    Default("ConsumerSettings", "failed_retention", "90d", "failed messages are kept"),
+)
+
+
+def read_default(row: Default) -> object:
+    """Return the default that is in force, as the file would hold it."""
+    fields = {".".join(field.path): field.default for field in list_fields(_SETTINGS[row.section])}
+    return to_plain(fields[row.key])
+
+
+def build_page() -> str:
+    """Build the page from the table."""
+    lines = [
+        "# Defaults",
+        "",
+        "This page lists what holds where nothing is configured. It is written from one table (`make defaults`), which a",
+        "test compares with the code. [Configuration](configuration.md) explains how to set each; `pillarbox config show`",
+        "prints what is in force and why.",
+    ]  # fmt: skip
+    for section in _SETTINGS:
+        heading = f"`{section}`" if section == "ConsumerSettings" else f"`[{section}]`"
+        lines += ["", f"## {heading}", "", "| Setting | Default | Meaning |", "| --- | --- | --- |"]
+        rows = [row for row in ROWS if row.section == section]
+        lines += [f"| `{row.key}` | {_format(row.value)} | {row.meaning} |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def _format(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case list():
+            return f"`{', '.join(map(str, value))}`"
+    return f"`{value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(build_page())

@@ -114,8 +114,8 @@ def build_page() -> str:
     lines = [
         "# Defaults",
         "",
-        "This page lists what holds where nothing is configured. It is written from one table (`make defaults`), which a",
-        "test compares with the code. [Configuration](configuration.md) explains how to set each; `pillarbox config show`",
+        "This page lists what holds where nothing is configured. It is written from one table (`make defaults`), which",
+        "a test compares with the code. [Configuration](configuration.md) explains how to set each; `config show`",
         "prints what is in force and why.",
     ]  # fmt: skip
     for section in _SETTINGS:

@@ -208,6 +208,29 @@ class RedriveContract:
         assert (closed.state, closed.attempts, closed.payload) == (State.DELIVERED, 0, failed.payload)
         assert len(await store.find(Selection(), limit=MANY)) == 1
 
+    async def test_when_it_happened_and_was_written_never_changes(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence, one = await own(store, LANE), Selection(ids=[message.id])
+        times = []
+
+        async def look() -> None:
+            found = await reload(store, message)
+            assert (found.event_time, found.created_at) == (message.event_time, message.created_at)
+            times.append(found.status_at)
+            harness.clock.advance(HOUR)
+
+        await settle_failures(store, fence, retry(message, delay=HOUR))
+        await look()
+        await settle_failures(store, fence, fail(message))
+        await look()
+        await store.redrive(one, by="ann", limit=1)
+        await look()
+        await store.discard(one, by="ann", reason="no", limit=1)
+        await look()
+        assert sorted(set(times), key=str) == sorted(times, key=str)
+        assert len(times) == 4
+
     async def test_a_delivered_message_is_replayed(self, harness: StoreHarness) -> None:
         store = harness.store
         delivered, failed = await put(harness, sample(key=NEAR), sample(key=FAR))

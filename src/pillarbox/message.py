@@ -284,10 +284,11 @@ def _check_header_name(name: object) -> None:
 
 
 TABLES: Final = (
-    "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "schema", "messages", "wake",
+    "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "rollup", "schema", "messages",
+    "wake",
     "slot", "consumer", "own_inbox", "shown_outbox", "shown_history", "shown_inbox",
 )  # fmt: skip
-"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger. The second line is MySQL's: rows for key
+"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger. The last line is MySQL's: rows for key
 locks, the consumers of each account, and the views that consumers and viewers use instead of tables."""
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")

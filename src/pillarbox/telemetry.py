@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pillarbox.contracts.store import FailedOutcome
+from pillarbox.contracts.store import LATENCY_BOUNDS, FailedOutcome
 from pillarbox.message import Message
 from pillarbox.redaction import redact_line
 
@@ -21,6 +21,7 @@ __all__ = [
     "DELIVERED",
     "DESTINATION",
     "DESTINATION_SERVED",
+    "END_TO_END",
     "FAILED",
     "FAILED_NOW",
     "FENCED",
@@ -53,14 +54,15 @@ __all__ = [
 # Metrics. Counters get the suffix `_total` from the client library.
 UNSENT: Final = "outbox_unsent_count"
 MAX_AGE: Final = "outbox_max_age_seconds"
-STUCK: Final = "outbox_stuck_count"
-FAILED_NOW: Final = "outbox_failed_count"
+STUCK: Final = "outbox_stuck_messages"
+FAILED_NOW: Final = "outbox_failed_messages"
 DELIVERED: Final = "outbox_delivered"
 FAILED: Final = "outbox_failed"
 ATTEMPTS_FAILED: Final = "outbox_retried"
 RETURNED: Final = "outbox_returned"
 FENCED: Final = "outbox_fenced"
 LATENCY: Final = "outbox_delivery_latency_seconds"
+END_TO_END: Final = "outbox_end_to_end_seconds"
 BREAKER_OPEN: Final = "outbox_breaker_open"
 BLOCKED_ADDRESSES: Final = "outbox_blocked_addresses"
 PAUSED: Final = "outbox_paused"
@@ -70,10 +72,10 @@ DESTINATION_SERVED: Final = "outbox_destination_relays"
 INBOX_HANDLED: Final = "inbox_handled"
 INBOX_DUPLICATES: Final = "inbox_duplicates"
 INBOX_FAILED: Final = "inbox_failed"
-INBOX_FAILED_NOW: Final = "inbox_failed_count"
+INBOX_FAILED_NOW: Final = "inbox_failed_messages"
 INBOX_RETRIED: Final = "inbox_retried"
 
-LATENCY_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+LATENCY_BUCKETS: Final = LATENCY_BOUNDS
 """Seconds."""
 
 # Span attributes, from OpenTelemetry's conventions for messaging where they have one.

@@ -8,8 +8,9 @@ from tests.support.cli.shop import Shop
 
 
 def test_check_ends_as_urgently_as_it_is(shop: Shop) -> None:
-    assert shop.run("check").code == 0
-    assert shop.run("check").out == "All is well.\n"
+    ran = shop.run("check")
+    assert (ran.code, ran.out.splitlines()[0]) == (6, "WARNING: No relay is alive, so new messages would wait.")
+    assert (shop.run("check", PILLARBOX_ALERTS_RELAYS="0").out) == "All is well.\n"
     shop.publish(1, to="billing")
     ran = shop.run("check", "-o", "json")
     assert (ran.code, json.loads(ran.out)["worst"]) == (7, "critical")
@@ -27,8 +28,22 @@ def test_thresholds_come_from_the_file(shop: Shop) -> None:
     shop.publish(2, to="billing")
     shop.fail("true", "HTTP 422")
     assert shop.run("check").code == 7
-    (shop.folder / "pillarbox.toml").write_text("[alerts]\nfailed = 2\n")
+    (shop.folder / "pillarbox.toml").write_text("[alerts]\nfailed = 2\nrelays = 0\n")
     assert shop.run("check").code == 0
     (shop.folder / "pillarbox.toml").write_text('[alerts]\noldest_warning = "2h"\n')
     ran = shop.run("check")
     assert (ran.code, "below its warning" in ran.err) == (2, True)
+
+
+def test_a_store_that_cannot_be_asked_is_unknown_to_nagios(shop: Shop) -> None:
+    for store, said in (
+        ("sqlite:///gone.db", "There is no SQLite file"),
+        ("postgresql://nobody:secret@127.0.0.1:1/shop", "cannot be reached"),
+        ("nonsense", "store"),
+    ):
+        ran = shop.run("check", "-o", "nagios", "--store", store)
+        assert (ran.code, ran.out.count("\n")) == (3, 1)
+        assert ran.out.startswith("UNKNOWN: ")
+        assert said in ran.out
+        assert "secret" not in ran.out
+    assert shop.run("check", "--store", "sqlite:///gone.db").code not in (0, 3)

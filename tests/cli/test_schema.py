@@ -85,7 +85,7 @@ def test_results_as_json(place: Place) -> None:
     assert {name: installed[name] for name in ("from", "to", "steps")} == {
         "from": 0,
         "to": LATEST,
-        "steps": ["0001_initial", "0002_trust"],
+        "steps": ["0001_initial", "0002_trust", "0003_delivery"],
     }
     assert verified.code == 4
     assert json.loads(verified.out)["fits"] is False

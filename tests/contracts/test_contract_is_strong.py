@@ -91,6 +91,14 @@ CAUGHT_BY: dict[type[MemoryStore] | type[MemoryData], str] = {
     broken.RedrivesWhatWasNotKept: "test_one_whose_content_was_not_kept_is_seen_and_discarded_and_not_redriven",
     broken.TakesNoIdsForAll: "test_empty_lists_find_nothing",
     broken.HidesHeld: "test_a_held_message_stays_open_and_is_shown_as_failed",
+    broken.FindsById: "test_those_with_most_attempts_come_first_if_asked",
+    broken.CountsNoDeliveries: "test_relays_add_up",
+    broken.CountsRepeats: "test_a_repeated_settlement_is_counted_once",
+    broken.CountsBeforeTheFence: "test_what_the_fence_refuses_is_not_counted",
+    broken.MeasuresFromWriting: "test_a_deferred_one_is_old_from_its_due_time_on_after_attempts_too",
+    broken.MeasuresFromTheNextAttempt: "test_what_waits_for_another_attempt_is_as_old_as_before_the_first",
+    broken.KeepsTheAgeOfFailed: "test_a_redriven_one_is_as_old_as_its_redrive",
+    broken.KeepsCountersForEver: "test_only_the_window_is_told_and_old_minutes_can_be_deleted",
 }
 
 TESTS = [name for name in dir(StoreContract) if name.startswith("test_")]

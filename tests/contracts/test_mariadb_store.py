@@ -33,7 +33,7 @@ from tests.support.spoiled_rows import (
 )
 
 T = TypeVar("T")
-_FILLED = ("outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox")
+_FILLED = ("outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "rollup")
 
 
 class _Transaction:

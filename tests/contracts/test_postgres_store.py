@@ -26,7 +26,7 @@ from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.testing.store_contract.claims import SettleContract
 from pillarbox.testing.store_contract.fencing import RaceContract
-from pillarbox.testing.store_contract.queries import ActivityContract, JournalContract
+from pillarbox.testing.store_contract.queries import JournalContract, RollupContract
 from pillarbox.testing.store_contract.reading import LateRowsContract
 from pillarbox.testing.store_contract.writing import TimesContract
 from pillarbox.writers.asyncpg import AsyncpgWriter
@@ -226,7 +226,7 @@ class TestPostgresStoreByPsycopgBehindAPooler(
     SettleContract,
     RaceContract,
     JournalContract,
-    ActivityContract,
+    RollupContract,
     TimesContract,
 ):
     """The parts that depend on how a driver passes values, begins transactions and does without a session."""

@@ -76,7 +76,8 @@ def run(cursor: Any, *statements: str) -> None:
 @pytest.fixture(autouse=True)
 def empty(granted: Granted) -> None:
     with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
-        run(cursor, *(f"delete from pillarbox_{table}" for table in ("outbox", "history", "journal", "lane", "claim")))
+        tables = ("outbox", "history", "journal", "lane", "claim", "rollup")
+        run(cursor, *(f"delete from pillarbox_{table}" for table in tables))
 
 
 @asynccontextmanager

@@ -128,7 +128,7 @@ LOOKS_AT_ALL = {"count_selected"}
 DUE, BLOCKED = (f"SCAN pillarbox_outbox USING INDEX pillarbox_outbox_{name}_idx" for name in ("due", "blocked"))
 WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED]}
 """These go through an index that holds troubled messages alone."""
-COUNTS = {"count_fresh", "count_due", "count_blocked", "count_closed"}
+COUNTS = {"count_fresh", "count_waiting", "count_ended"}
 """These look at so many messages of a destination, or of a way to end."""
 SORTS = dict.fromkeys(COUNTS, 1)
 SORTS |= {
@@ -141,7 +141,7 @@ SORTS |= {
     "journal_latest": 1,
     "journal_message": 2,
 }
-SORTS |= {"attempts_failed": 1, "claims_old": 1, "oldest_due": 1, "open_destinations": 2}
+SORTS |= {"claims_old": 1, "oldest_due": 1, "open_destinations": 1}
 """How many sorts a statement may need: of rows that its limit, or the few there are, already bounds."""
 
 

@@ -20,6 +20,7 @@ from pillarbox.contracts.store import (
     Fence,
     InboxSelection,
     Lane,
+    Order,
     ReadResult,
     RecoveredClaim,
     RelayInfo,
@@ -668,11 +669,64 @@ class RedrivesWhatWasNotKept(MemoryStore):
 
 
 class TakesNoIdsForAll(MemoryStore):
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
-        return await super().find(replace(selection, ids=selection.ids or None), limit=limit, payloads=payloads)
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
+        everything = replace(selection, ids=selection.ids or None)
+        return await super().find(everything, limit=limit, payloads=payloads, order=order)
 
 
 class HidesHeld(MemoryStore):
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
-        found = await super().find(selection, limit=limit, payloads=payloads)
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
+        found = await super().find(selection, limit=limit, payloads=payloads, order=order)
         return [replace(row, state=State.PENDING) if row.waits is Waits.HELD else row for row in found]
+
+
+# --- counters and ages
+
+
+class CountsNoDeliveries(MemoryStore):
+    def _count_deliveries(self, destination: str, rows: Sequence[Message]) -> None:
+        pass
+
+
+class CountsRepeats(MemoryStore):
+    def _is_recorded(self, row: Message, failure: FailedOutcome) -> bool:
+        return False
+
+
+class CountsBeforeTheFence(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+        for _ in settlement.failures:
+            self._count(fence.destination, "retried")
+        await super().settle(fence, settlement)
+
+
+class MeasuresFromWriting(MemoryData):
+    def first_due_at(self, row: Message) -> datetime:
+        assert row.created_at is not None
+        return row.created_at
+
+
+class MeasuresFromTheNextAttempt(MemoryData):
+    def first_due_at(self, row: Message) -> datetime:
+        return row.available_at or super().first_due_at(row)
+
+
+class KeepsTheAgeOfFailed(MemoryStore):
+    def _restart_age(self, message: Message) -> None:
+        pass
+
+
+class KeepsCountersForEver(MemoryStore):
+    async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
+        return 0
+
+
+class FindsById(MemoryStore):
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
+        return await super().find(selection, limit=limit, payloads=payloads, order=Order.ID)

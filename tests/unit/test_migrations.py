@@ -12,6 +12,7 @@ from pillarbox.stores.migrations import (
     build_plan,
     build_script,
     check_version,
+    explain_missing_table,
     latest_version,
     load_migrations,
     parse_migrations,
@@ -156,3 +157,21 @@ def test_a_script_is_split_where_statements_end_and_nowhere_else() -> None:
     assert fourth == "insert into a values ('it''s; fine');"
     assert fifth.startswith("insert into b values (3)")
     assert list(split_statements("select 1; -- nothing; more\n/* ; */ ")) == ["select 1;"]
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ('relation "pillarbox_schema" does not exist', "schema install"),
+        ("no such table: app_schema", "schema install"),
+        ("Table 'shop.pillarbox_schema' doesn't exist", "schema install"),
+        ('relation "pillarbox_rollup" does not exist', "schema verify"),
+        ("no such table: schema_journal", "schema verify"),
+        ("Table 'schema.pillarbox_outbox' doesn't exist", "schema verify"),
+    ],
+)
+def test_the_advice_for_a_missing_table_fits_what_is_missing(text: str, advice: str) -> None:
+    error = str(explain_missing_table(text, where=" in shop.db"))
+    assert f"missing in shop.db ({text})" in error
+    assert f"`pillarbox {advice}`" in error
+    assert ("schema install" in error) == (advice == "schema install")

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 import pytest
 
+from pillarbox.clock import FrozenClock
 from pillarbox.contracts.finding import Severity
-from pillarbox.contracts.store import Activity, Claim, OpenClaim, Pause, Registry, Sample, Selection
+from pillarbox.contracts.store import Claim, OpenClaim, Pause, Registry, RelayInfo, Rollup, Selection
 from pillarbox.contracts.writer import Insert
 from pillarbox.errors import ConfigError
 from pillarbox.message import Names
@@ -19,47 +20,52 @@ from pillarbox.operations.monitor import (
     DestinationStatus,
     Latency,
     Monitor,
+    NearFailure,
     Status,
     build_destinations,
     compute_latency,
 )
 from pillarbox.stores.memory import MemoryStore
-from pillarbox.testing.samples import sample
+from pillarbox.stores.statistics import count_deliveries
+from pillarbox.testing.samples import sample, sample_relay
 from pillarbox.testing.store_contract.arrange import FAR, LANE, NEAR, OTHER, fail, own, retry, settle_failures
 from pillarbox.writers.memory import memory_writer
 from tests.support.lanes.lane_bench import ids
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
 DEFAULTS = Thresholds()
+RELAYS: Sequence[RelayInfo] = [sample_relay()]
 
 
 def destination(**given: Any) -> DestinationStatus:
     counts = dict.fromkeys(("due", "later", "sending", "delivered", "failed", "skipped", "discarded"), 0)
     base: dict[str, Any] = {
         "name": "billing", "topics": [], **counts, "oldest_due_at": None, "latency": None, "rate": 0.0,
-        "attempts_failed": 0, "relays": 2, "reachable": 2, "lanes": 64, "pause": None,
+        "retried": 0, "given_up": 0, "end_to_end": None, "relays": 2, "reachable": 2, "lanes": 64, "pause": None,
     }  # fmt: skip
     return DestinationStatus(**(base | given))
 
 
 def alerts(*stuck: OpenClaim, thresholds: Thresholds = DEFAULTS, **given: Any) -> dict[str, Alert]:
-    status = Status(at=NOW, destinations=[destination(**given)], relays=[], stuck=stuck, near_failure=[])
+    status = Status(at=NOW, destinations=[destination(**given)], relays=RELAYS, stuck=stuck, near_failure=[])
     return {alert.name: alert for alert in find_alerts(status, thresholds)}
 
 
-def delivery(*, ago: timedelta) -> Sample:
-    return Sample(destination="billing", topic="orders", latency=SECOND, end_to_end=SECOND, at=NOW - ago)
+def rollup(*seconds: float, at: datetime = NOW, **given: Any) -> Rollup:
+    """Counters of the minute of deliveries that took so long."""
+    minute = at.replace(second=0, microsecond=0)
+    return count_deliveries(Rollup(destination="billing", minute=minute, **given), [(one, 2 * one) for one in seconds])
 
 
-def rate_of(delivered: Sequence[Sample], *, complete: bool = True) -> float:
-    activity = Activity(delivered=delivered, attempts_failed={}, complete=complete)
-    (one,) = build_destinations([], {}, activity, Registry(NOW, [], {}), {}, served=["billing"])
-    return one.rate
+def billing(*rollups: Rollup, now: datetime = NOW) -> DestinationStatus:
+    (one,) = build_destinations([], {}, rollups, Registry(now, [], {}), {}, served=["billing"])
+    return one
 
 
 def latency(average: timedelta, count: int = 10) -> Latency:
-    return Latency(count=count, average=average, p50=average, p95=average, p99=average)
+    return Latency(count=count, average=average, p50=average, p95=average, p99=average, longest=average)
 
 
 async def test_status_adds_up_what_the_store_answers() -> None:
@@ -80,22 +86,71 @@ async def test_status_adds_up_what_the_store_answers() -> None:
     found = {one.name: one for one in status.destinations}
     assert list(found) == ["mail", "nobody", "orders", "quiet"]
     orders = found["orders"]
-    assert (orders.due, orders.later, orders.sending, orders.failed) == (1, 1, 1, 1)
-    assert [(topic.topic, topic.due, topic.failed) for topic in orders.topics] == [("eu", 1, 0), ("orders", 0, 1)]
-    assert (orders.relays, orders.reachable, orders.lanes, orders.attempts_failed) == (1, 1, 2, 1)
+    assert (orders.due, orders.later, orders.sending, orders.failed) == (2, 0, 1, 1)
+    assert [(topic.topic, topic.due, topic.failed) for topic in orders.topics] == [("eu", 1, 0), ("orders", 1, 1)]
+    assert (orders.relays, orders.reachable, orders.lanes) == (1, 1, 2)
+    assert (orders.delivered, orders.retried, orders.given_up) == (0, 1, 1)
     assert (found["nobody"].later, found["nobody"].is_served) == (1, False)
     assert found["mail"].pause is not None
     assert ids(status.near_failure) == [third.id]
     assert list(status.stuck) == []
 
 
-def test_percentiles_are_latencies_that_there_were() -> None:
-    found = compute_latency([timedelta(seconds=number) for number in range(1, 101)])
+def test_percentiles_are_estimated_within_their_bucket() -> None:
+    found = compute_latency(rollup(*range(1, 101)))
     assert found is not None
-    assert (found.count, found.average) == (100, timedelta(seconds=50.5))
-    assert (found.p50, found.p95, found.p99) == (50 * SECOND, 95 * SECOND, 99 * SECOND)
-    assert compute_latency([SECOND]) == Latency(count=1, average=SECOND, p50=SECOND, p95=SECOND, p99=SECOND)
-    assert compute_latency([]) is None
+    assert (found.count, found.average, found.longest) == (100, timedelta(seconds=50.5), 100 * SECOND)
+    assert abs(found.p50 - 50 * SECOND) < 2 * SECOND
+    assert abs(found.p95 - 95 * SECOND) < 5 * SECOND
+    assert found.p95 < found.p99 <= found.longest
+    one = compute_latency(rollup(7.0))
+    assert one is not None
+    assert 5 * SECOND <= one.p50 <= one.p99 <= one.longest == 7 * SECOND
+    assert compute_latency(rollup()) is None
+
+
+def test_the_figures_of_a_window_are_those_of_all_its_minutes() -> None:
+    one = billing(
+        rollup(1.0, at=NOW - 30 * MINUTE, retried=1), rollup(3.0, 5.0, failed=2), rollup(discarded=9),
+    )  # fmt: skip
+    assert (one.delivered, one.retried, one.given_up, one.attempts) == (3, 1, 2, 6)
+    assert one.retry_rate == 1 / 6
+    assert one.latency is not None
+    assert one.latency.average == 3 * SECOND
+    assert one.end_to_end is not None
+    assert (one.end_to_end.average, one.end_to_end.longest) == (6 * SECOND, 10 * SECOND)
+
+
+def test_a_share_of_all_attempts_is_what_counts_and_not_of_the_latest() -> None:
+    one = billing(rollup(*[0.1] * 99_000, at=NOW - 30 * MINUTE), rollup(retried=1_000))
+    assert one.retry_rate == 0.01
+
+
+@pytest.mark.parametrize(
+    ("attempts", "share", "threshold"),
+    [(5, 0.6, 3), (10, 0.6, 6), (2, 0.6, 1), (1, 0.6, None), (None, 0.6, None), (5, 1.0, 4), (5, 0.01, 1)],
+)
+def test_near_failure_is_a_share_of_the_destinations_attempts(
+    attempts: int | None, share: float, threshold: int | None
+) -> None:
+    near = NearFailure(share=share, attempts={"billing": attempts})
+    assert near.threshold("billing") == threshold
+    assert NearFailure(attempts={"billing": attempts}).threshold("mail") == 3
+
+
+async def test_near_failure_lists_those_with_most_attempts_first() -> None:
+    store = MemoryStore()
+    with store.transaction() as tx:
+        messages = [sample(key=NEAR) for _ in range(60)] + [sample(key=NEAR, destination="forever")]
+        memory_writer(tx).insert(Insert(names=Names(), messages=messages))
+    fence, other = await own(store, LANE), await own(store, LANE, destination="forever")
+    *tried, endless = await store.find(Selection(), limit=100)
+    for attempts, message in enumerate(tried):
+        await settle_failures(store, fence, retry(message, attempts=attempts // 2), number=1_000 + attempts)
+    await settle_failures(store, other, retry(endless, attempts=40))
+    near = NearFailure(attempts={"orders": 20, "forever": None})
+    found = (await Monitor(store, near_failure=near).status()).near_failure
+    assert [message.attempts for message in found] == sorted((n // 2 for n in range(24, 60)), reverse=True)
 
 
 def test_all_is_well() -> None:
@@ -114,10 +169,10 @@ def test_the_oldest_message(age: int, severity: Severity | None) -> None:
     ("due", "age", "severity"),
     [
         (1_000, 301, None), (1_001, 300, None), (1_001, 301, Severity.WARNING), (10_000, 301, Severity.WARNING),
-        (10_001, 301, Severity.CRITICAL),
+        (10_001, 301, Severity.CRITICAL), (10_001, 0, Severity.CRITICAL),
     ],
 )  # fmt: skip
-def test_a_backlog_counts_when_it_lasts(due: int, age: int, severity: Severity | None) -> None:
+def test_a_backlog_counts_when_it_lasts_or_is_large(due: int, age: int, severity: Severity | None) -> None:
     found = alerts(due=due, oldest_due_at=NOW - age * SECOND).get("backlog")
     assert (found.severity if found else None) is severity
 
@@ -135,9 +190,12 @@ def test_a_destination_that_nobody_serves_is_critical_when_messages_wait_for_it(
 
 
 def test_slow_and_failing_deliveries_warn() -> None:
-    slow = alerts(latency=latency(301 * SECOND, count=9), attempts_failed=1)
+    slow = alerts(latency=latency(301 * SECOND), delivered=9, retried=1)
     assert set(slow) == {"latency"}
-    assert set(alerts(latency=latency(SECOND, count=8), attempts_failed=1)) == {"retry_rate"}
+    found = alerts(latency=latency(SECOND), delivered=8, retried=1)
+    assert set(found) == {"retry_rate"}
+    assert "1 of 9 attempts to deliver to billing failed in the last 1h (11%)" in found["retry_rate"].what
+    assert "pillarbox failures --attempts --destination billing" in found["retry_rate"].do
 
 
 def test_a_batch_in_hand_for_long_warns() -> None:
@@ -162,14 +220,35 @@ def test_a_bounded_count_says_so() -> None:
     assert "5,007+ messages wait" in waiting.what
 
 
-def test_the_rate_is_of_the_last_minute() -> None:
-    made = [delivery(ago=seconds * SECOND) for seconds in (1, 10, 59, 61, 600)]
-    assert rate_of(made) == 3 / 60
+def test_the_rate_is_of_this_minute_and_the_one_before() -> None:
+    now = NOW + 30 * SECOND
+    rollups = [rollup(*[1.0] * count, at=now - count * MINUTE / 90) for count in (0, 90, 900)]
+    assert billing(*rollups, now=now).rate == 90 / 90
 
 
-def test_the_rate_of_a_minute_that_had_more_than_was_looked_at_is_of_what_was() -> None:
-    made = [delivery(ago=SECOND * number / 100) for number in range(1, 1_001)]
-    assert rate_of(made, complete=False) == 999 / 10
+def test_too_few_relays_warn_unless_messages_wait_for_one() -> None:
+    status = Status(at=NOW, destinations=[], relays=[], stuck=[], near_failure=[])
+    (alert,) = find_alerts(status, Thresholds())
+    assert (alert.name, alert.severity) == ("relays", Severity.WARNING)
+    assert alert.what == "No relay is alive, so new messages would wait."
+    assert find_alerts(status, Thresholds(relays=0)) == []
+    assert alerts(thresholds=Thresholds(relays=2))["relays"].what == "Only 1 relay is alive."
+    waiting = Status(at=NOW, destinations=[destination(due=1, relays=0)], relays=[], stuck=[], near_failure=[])
+    assert [alert.name for alert in find_alerts(waiting, Thresholds())] == ["unserved"]
+
+
+@pytest.mark.parametrize("sending", [timedelta(seconds=30), timedelta(hours=1)])
+async def test_an_alert_for_claims_works_below_and_above_the_age_of_stuck_ones(sending: timedelta) -> None:
+    clock = FrozenClock(NOW)
+    store, thresholds = MemoryStore(clock=clock), Thresholds(sending=sending, stuck=timedelta(minutes=10))
+    with store.transaction() as tx:
+        memory_writer(tx).insert(Insert(names=Names(), messages=[sample(key=NEAR)]))
+    fence = await own(store, LANE, lease=timedelta(hours=9))
+    await store.claim(fence, Claim(1, [1]))
+    for age, fires in ((sending - SECOND, False), (sending + SECOND, True)):
+        clock.jump(NOW + age)
+        status = await Monitor(store, stuck_after=thresholds.listed_after).status()
+        assert ("sending" in {alert.name for alert in find_alerts(status, thresholds)}) == fires
 
 
 def test_the_worst_comes_first() -> None:
@@ -182,3 +261,5 @@ def test_thresholds_that_contradict_each_other_are_refused() -> None:
         Thresholds(oldest_warning=timedelta(hours=1))
     with pytest.raises(ConfigError, match="between 0 and 1"):
         Thresholds(retry_rate=10.0)
+    with pytest.raises(ConfigError, match="near_failure"):
+        Thresholds(near_failure=3.0)

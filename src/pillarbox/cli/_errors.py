@@ -15,7 +15,7 @@ from pillarbox.contracts.finding import Severity
 from pillarbox.errors import PillarboxError
 from pillarbox.redaction import format_traceback, redact
 
-__all__ = ["Session", "run", "to_exit_code"]
+__all__ = ["Session", "run", "to_exit_code", "to_sentence"]
 
 _INTERRUPTED: Final = 130
 
@@ -47,18 +47,20 @@ def run(command: click.Command, arguments: Sequence[str]) -> int:
     except Exception as error:
         if session.debug:
             echo(format_traceback(error).rstrip("\n"), err=True)
-        echo(f"Error: {redact(_to_sentence(error))}", err=True)
+        echo(f"Error: {to_sentence(error)}", err=True)
         return error.exit_code if isinstance(error, PillarboxError) else 1
     return code if isinstance(code, int) else 0
 
 
-def _to_sentence(error: Exception) -> str:
+def to_sentence(error: Exception) -> str:
+    """Write an error on one line, without secrets."""
     text = " ".join(str(error).split())
-    if isinstance(error, PillarboxError):
-        return text
-    return (
-        f"Something unexpected happened ({type(error).__name__}: {text}); run `pillarbox --debug …` for the traceback."
-    )
+    if not isinstance(error, PillarboxError):
+        text = (
+            f"Something unexpected happened ({type(error).__name__}: {text}); run `pillarbox --debug …` for the "
+            "traceback."
+        )
+    return redact(text)
 
 
 _EXIT_CODES: Final[Mapping[Severity | None, int]] = MappingProxyType(

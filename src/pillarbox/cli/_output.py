@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import click
 import msgspec
 
+from pillarbox.contracts.finding import Severity
 from pillarbox.durations import format_duration
 from pillarbox.events import is_json
 from pillarbox.redaction import escape_controls
@@ -25,7 +27,9 @@ from pillarbox.redaction import escape_controls
 __all__ = [
     "OutputFormat",
     "Progress",
+    "align_columns",
     "echo",
+    "echo_painted",
     "encode_json",
     "format_age",
     "format_fields",
@@ -113,6 +117,17 @@ class Progress:
             click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
 
+_COLOURS: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow"}
+
+
+def echo_painted(lines: Sequence[tuple[str, Severity | None]]) -> None:
+    """Print lines, each in the colour of its severity. Without a terminal, or with NO_COLOR set, there is no colour."""
+    for text, severity in lines:
+        colour = None if os.environ.get("NO_COLOR") or severity is None else _COLOURS.get(severity)
+        escaped = escape_controls(text)  # first: what the text holds must not pass for a colour
+        click.echo(escaped if colour is None else click.style(escaped, fg=colour))
+
+
 def to_line(text: str) -> str:
     r"""Write a text on one line: line breaks as `\n`, and what else is not printable as an escape."""
     return escape_controls(text).replace("\n", "\\n")
@@ -140,8 +155,12 @@ def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Align rows in columns; with borders on a terminal if rich is installed. Each cell is put on one line."""
     rows = [[to_line(cell) for cell in row] for row in rows]
     drawn = _draw_with_rich(headings, rows) if sys.stdout.isatty() else None
-    if drawn is not None:
-        return drawn
+    return align_columns(headings, rows) if drawn is None else drawn
+
+
+def align_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Align rows in columns, without borders: a line for the headings, and one for each row."""
+    rows = [[to_line(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(headings, *rows, strict=True)]
     lines = (zip(row, widths, strict=True) for row in (headings, *rows))
     return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import wraps
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -14,13 +15,12 @@ from pillarbox.cli._options import complete_destination
 from pillarbox.cli._times import parse_past_time
 from pillarbox.contracts.store import AnyStore, Selection
 from pillarbox.message import State
-from pillarbox.operations.monitor import STUCK_AFTER
+from pillarbox.operations.monitor import STUCK_AFTER, NearFailure
 
 __all__ = ["Filters", "parse_ids", "selection_options"]
 
 R = TypeVar("R")
 
-_NEAR_FAILURE: Final = 3
 _STUCK_CLAIMS: Final = 10_000
 _MAX_DIGITS: Final = 19
 
@@ -30,17 +30,32 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
     selection: Selection
     stuck: bool = False
+    near_failure: bool = False
 
     @property
     def is_empty(self) -> bool:
         """True if no filter was given: every message matches."""
         return self.selection == Selection() and not self.stuck
 
-    async def resolve(self, store: AnyStore) -> Selection:
+    @property
+    def is_of_destination(self) -> bool:
+        """True if no filter but the destination was given."""
+        return self.selection == Selection(destination=self.selection.destination) and not self.stuck
+
+    def with_thresholds(self, near_failure: NearFailure) -> Filters:
+        """Return the filters with the attempts from which a message is near failure, as configured."""
+        if not self.near_failure:
+            return self
+        attempts = near_failure.lowest(self.selection.destination)
+        if attempts is None:  # it never gives up
+            return msgspec.structs.replace(self, selection=msgspec.structs.replace(self.selection, ids=[]))
+        return msgspec.structs.replace(self, selection=msgspec.structs.replace(self.selection, min_attempts=attempts))
+
+    async def resolve(self, store: AnyStore, *, stuck_after: timedelta = STUCK_AFTER) -> Selection:
         """Return the selection for the store. It knows stuck messages by their claims, not by a column."""
         if not self.stuck:
             return self.selection
-        claims = await store.claims(older_than=STUCK_AFTER, limit=_STUCK_CLAIMS)
+        claims = await store.claims(older_than=stuck_after, limit=_STUCK_CLAIMS)
         ids = [id for claim in claims for id in claim.message_ids]
         return msgspec.structs.replace(self.selection, ids=ids, states=[State.SENDING])
 
@@ -96,9 +111,9 @@ def _take_filters(options: dict[str, Any]) -> Filters:
         error=options.pop("error"),
         since=options.pop("since"),
         until=options.pop("until"),
-        min_attempts=_NEAR_FAILURE if near_failure else None,
+        min_attempts=NearFailure().lowest(None) if near_failure else None,
     )
-    return Filters(selection=selection, stuck=stuck)
+    return Filters(selection=selection, stuck=stuck, near_failure=near_failure)
 
 
 def _filter(*names: str, help: str, **more: Any) -> Callable[[Any], Any]:
@@ -116,8 +131,9 @@ _OPTIONS: Final = (
     _filter("--key", metavar="TEXT", help="Of this ordering key."),
     _filter("--correlation", metavar="ID", help="With this correlation id."),
     _filter("--error", metavar="TEXT", help="Whose last error holds this, letter case ignored."),
-    _filter("--stuck", is_flag=True, help="In a relay's hands for over 15 minutes."),
-    _filter("--near-failure", is_flag=True, help="Pending after 3 attempts or more."),
+    _filter("--stuck", is_flag=True, help="In a relay's hands for long: 15 minutes, or `stuck` under [alerts]."),
+    _filter("--near-failure", is_flag=True,
+            help="Pending with few attempts left: 3 of 5 are spent, or `near_failure` under [alerts]."),
     _filter("--since", metavar="TIME", callback=parse_past_time,
             help="Written at or after: a time, or how long ago (2h)."),
     _filter("--until", metavar="TIME", callback=parse_past_time, help="Written before."),

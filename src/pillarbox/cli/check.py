@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final, Literal
+from functools import wraps
+from typing import Any, Final, Literal, TypeVar
 
 import click
 import msgspec
 
-from pillarbox.cli._errors import to_exit_code
+from pillarbox.cli._errors import to_exit_code, to_sentence
 from pillarbox.cli._options import Target, target_options
-from pillarbox.cli._output import echo, encode_json, show, to_line
+from pillarbox.cli._output import echo, echo_painted, encode_json, show, to_line
 from pillarbox.config import Config, read_section
 from pillarbox.contracts.finding import Severity
+from pillarbox.contracts.store import MonitorStore
+from pillarbox.errors import ConfigError
 from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
-from pillarbox.operations.monitor import Monitor, Status
-from pillarbox.relay.configuration import read_relay_section
+from pillarbox.operations.monitor import Monitor, NearFailure, Status
+from pillarbox.relay.configuration import read_destinations, read_relay_section
 
-__all__ = ["check", "format_alerts", "read_thresholds"]
+__all__ = ["build_monitor", "check", "paint_alerts", "read_near_failure", "read_thresholds"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNKNOWN: Final = 3
 
 _NAGIOS: Final = {None: (0, "OK"), Severity.INFO: (0, "OK"), Severity.WARNING: (1, "WARNING"),
                   Severity.CRITICAL: (2, "CRITICAL")}  # fmt: skip
 _LABELS: Final = {Severity.CRITICAL: "CRITICAL", Severity.WARNING: "WARNING", Severity.INFO: "note"}
 _EPILOG = """Ends with 0 if all is well, with 6 if there are warnings, with 7 if something is critical; with
--o nagios 0, 1 and 2, as those programs have it. Thresholds stand under [alerts] in the file, or in
-PILLARBOX_ALERTS_<NAME>.
+-o nagios 0, 1 and 2, as those programs have it, and 3 if the store cannot be asked. Thresholds stand
+under [alerts] in the file, or in PILLARBOX_ALERTS_<NAME>.
 
 \b
 Example:
@@ -33,7 +40,24 @@ Example:
 """
 
 
+def _report_unknown(command: F) -> F:
+    """Report an error as one line with `-o nagios`, whose exit codes mean something else than those of this program."""
+
+    @wraps(command)
+    def run(*args: Any, output: str, **rest: Any) -> Any:
+        try:
+            return command(*args, output=output, **rest)
+        except Exception as error:
+            if output != "nagios" or isinstance(error, click.exceptions.Exit | click.Abort):
+                raise
+            echo(f"UNKNOWN: {to_line(to_sentence(error)).replace('|', '/')}")
+            raise click.exceptions.Exit(_UNKNOWN) from error
+
+    return run  # type: ignore[return-value]
+
+
 @click.command("check", epilog=_EPILOG)
+@_report_unknown
 @target_options
 @click.option("-o", "--output", type=click.Choice(["text", "json", "jsonl", "prometheus", "nagios"]), default="text",
               show_default=True, envvar="PILLARBOX_OUTPUT", show_envvar=True,
@@ -41,13 +65,12 @@ Example:
 def check(target: Target, output: Literal["text", "json", "jsonl", "prometheus", "nagios"]) -> None:
     """Say what needs a person. The exit code says how urgently."""
     thresholds = read_thresholds(target.config)
-    lease = read_relay_section(target.config).settings.lease
-    status = target.run(lambda store: Monitor(store, lease=lease).status())
+    status = target.run(lambda store: build_monitor(store, target.config).status())
     alerts = find_alerts(status, thresholds)
     worst = alerts[0].severity if alerts else None
     match output:
         case "text":
-            echo(format_alerts(alerts))
+            echo_painted(paint_alerts(alerts))
         case "json":
             document = {"worst": worst.value if worst else None, "alerts": [msgspec.to_builtins(one) for one in alerts]}
             show(document, text="", output="json")
@@ -66,11 +89,36 @@ def read_thresholds(config: Config) -> Thresholds:
     return read_section(config, Thresholds, at=("alerts",)).settings
 
 
-def format_alerts(alerts: Sequence[Alert]) -> str:
-    """Format alerts as text, each followed by what to do."""
+def read_near_failure(config: Config) -> NearFailure:
+    """Read after how many attempts a message is near failure: a share of those that its destination has."""
+    try:
+        destinations = read_destinations(config)
+    except ConfigError:  # none is configured here, or not wholly: the monitor needs no transport
+        destinations = {}
+    attempts = {name: one.section.settings.retry.attempts for name, one in destinations.items()}
+    return NearFailure(share=read_thresholds(config).near_failure, attempts=attempts)
+
+
+def build_monitor(store: MonitorStore, config: Config) -> Monitor:
+    """Build a monitor with the configured thresholds."""
+    return Monitor(
+        store,
+        # With another lease than the relays have, dead ones would count as alive.
+        lease=read_relay_section(config).settings.lease,
+        stuck_after=read_thresholds(config).listed_after,
+        near_failure=read_near_failure(config),
+    )
+
+
+def paint_alerts(alerts: Sequence[Alert]) -> list[tuple[str, Severity | None]]:
+    """Write alerts as lines, each followed by what to do, with their severities."""
     if not alerts:
-        return "All is well."
-    return "\n".join(f"{_LABELS[alert.severity]}: {to_line(alert.what)}\n  {to_line(alert.do)}" for alert in alerts)
+        return [("All is well.", None)]
+    lines: list[tuple[str, Severity | None]] = []
+    for alert in alerts:
+        lines.append((f"{_LABELS[alert.severity]}: {to_line(alert.what)}", alert.severity))
+        lines.append((f"  {to_line(alert.do)}", None))
+    return lines
 
 
 def _format_prometheus(alerts: Sequence[Alert]) -> str:

@@ -22,6 +22,7 @@ from pillarbox.config import (
     read_store_section,
 )
 from pillarbox.operations.alerts import Thresholds
+from pillarbox.operations.health import ProbeSettings
 from pillarbox.redaction import redact_url
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
@@ -82,6 +83,7 @@ def list_entries(config: Config) -> list[ConfigEntry]:
         ConfigEntry(("relay", "destinations"), list(served.names or destinations), served.origin),
         *_list_section(read_section(config, LogSettings, at=("log",)), at=("log",)),
         *_list_section(read_section(config, Thresholds, at=("alerts",)), at=("alerts",)),
+        *_list_section(read_section(config, ProbeSettings, at=("probes",)), at=("probes",)),
         *(entry for one in destinations.values() for entry in _list_destination(one)),
         *(_show_receiver(config, name) for name in list_consumers(config)),
     ]

@@ -28,7 +28,8 @@ from pillarbox.cli._output import (
 )
 from pillarbox.cli._selection import Filters, parse_ids, selection_options
 from pillarbox.cli._times import parse_future_time
-from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Selection
+from pillarbox.cli.check import read_near_failure, read_thresholds
+from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Selection
 from pillarbox.errors import NoSuchMessage
 from pillarbox.events import is_json
 from pillarbox.message import Message, State
@@ -46,6 +47,8 @@ from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
 __all__ = ["messages"]
 
 _OPEN: Final = (State.PENDING, State.SENDING, State.FAILED)
+_NEVER: Final = 2**31
+"""Attempts of no message."""
 _VERBS: Final = {
     Action.REDRIVEN: "Redrive",
     Action.REPLAYED: "Replay",
@@ -69,24 +72,38 @@ def messages() -> None:
               show_envvar=True, help="How many at most.")  # fmt: skip
 @click.option("--after", type=click.IntRange(0), default=0, metavar="ID", envvar="PILLARBOX_AFTER", show_envvar=True,
               help="Only with a higher id: where the last page ended.")  # fmt: skip
+@click.option("--newest", is_flag=True, envvar="PILLARBOX_NEWEST", show_envvar=True,
+              help="Last changed first, instead of oldest first.")  # fmt: skip
 @output_option
-def list_messages(target: Target, filters: Filters, limit: int, after: int, output: OutputFormat) -> None:
-    """List messages, oldest first: those that are open or failed, unless --state says otherwise."""
+def list_messages(
+    target: Target, filters: Filters, *, limit: int, after: int, newest: bool, output: OutputFormat
+) -> None:
+    """List messages, oldest first: those that are open or failed, unless --state says otherwise.
+
+    With --near-failure those with most attempts come first.
+    """
+    if after and (newest or filters.near_failure):
+        raise click.UsageError("--after needs the order by id: leave --newest and --near-failure out.")
+    near_failure, stuck_after = read_near_failure(target.config), read_thresholds(target.config).stuck
+    configured = filters.with_thresholds(near_failure)
+    order = Order.NEWEST if newest else Order.ATTEMPTS if filters.near_failure else Order.ID
 
     async def find(store: OperatorStore) -> tuple[Sequence[Message], datetime]:
-        selection = await filters.resolve(store)
+        selection = await configured.resolve(store, stuck_after=stuck_after)
         if selection.states is None and selection.ids is None:
             selection = msgspec.structs.replace(selection, states=_OPEN)
         selection = msgspec.structs.replace(selection, after=after)
-        return await store.find(selection, limit=limit, payloads=False), await store.now()
+        return await store.find(selection, limit=limit, payloads=False, order=order), await store.now()
 
     found, now = target.run(find)
+    if filters.near_failure:  # each by the attempts of its own destination
+        found = [one for one in found if one.attempts >= (near_failure.threshold(one.destination) or _NEVER)]
     if not found:
         say("No message matches." if after == 0 else "No further message matches.")
     text = _format_list(found, now=now) if found else ""
     show_rows("messages", [_to_document(one) for one in found], text=text, output=output)
     if len(found) == limit:
-        say(f"There may be more: --after {found[-1].id}")
+        say(f"There may be more: --after {found[-1].id}" if order is Order.ID else f"There may be more than {limit}.")
 
 
 @messages.command("show", epilog="\b\nExample:\n  pillarbox messages show 4711 --payload\n")
@@ -235,7 +252,11 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _count(self, store: OperatorStore) -> tuple[Selection, Mapping[State, int]]:
         """Return the selection, and how many of its messages can be changed, by state."""
-        selection = parse_ids(self.ids) if self.ids else await self.filters.resolve(store)
+        if self.ids:
+            selection = parse_ids(self.ids)
+        else:
+            filters = self.filters.with_thresholds(read_near_failure(self.target.config))
+            selection = await filters.resolve(store, stuck_after=read_thresholds(self.target.config).stuck)
         return selection, await count_by_state(store, self.action, selection, to=self.to)
 
     def _show(self, result: BulkResult, counts: Mapping[State, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from importlib.metadata import version
 
 import click
@@ -13,11 +14,13 @@ from pillarbox.cli._http import http_option, serve_health
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._signals import stop_on_signals
+from pillarbox.cli.check import read_near_failure, read_thresholds
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore, Selection
 from pillarbox.errors import MissingExtra, StoreBusy
 from pillarbox.message import State
-from pillarbox.operations.health import HealthApp, Probes, parse_address
+from pillarbox.operations.health import HealthApp, Probes, ProbeSettings, parse_address
+from pillarbox.operations.monitor import Monitor
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
     list_served_destinations,
@@ -54,6 +57,8 @@ def relay(config: Config, http: str | None, once: bool) -> None:
     logs = read_section(config, LogSettings, at=("log",)).settings
     read_outbox_section(config)
     settings = read_relay_section(config).settings
+    thresholds, near_failure = read_thresholds(config), read_near_failure(config)
+    probe_settings = read_section(config, ProbeSettings, at=("probes",)).settings
     served = list_served_destinations(config)
     address = None if http is None else parse_address(http)
     url, names = read_store(config)
@@ -86,10 +91,14 @@ def relay(config: Config, http: str | None, once: bool) -> None:
         program_log.info("stopped")
         return waiting
 
+    def build_monitor(store: MonitorStore, lease: timedelta) -> Monitor:
+        return Monitor(store, lease=lease, stuck_after=thresholds.listed_after, near_failure=near_failure)
+
     def build_app() -> HealthApp:
         # A store of its own: a relay that hangs must not make its probes hang.
         own_store = open_store(url, names=names, asks_only=True)
-        return HealthApp(Probes(own_store, lambda: relay.health), collectors=metrics)
+        probes = Probes(own_store, lambda: relay.health, settings=probe_settings, monitor=build_monitor)
+        return HealthApp(probes, collectors=metrics)
 
     with (
         serve_health(address, build_app),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,17 +14,27 @@ import click
 import msgspec
 
 from pillarbox.cli._options import Target, target_options
-from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, say, shorten, show, to_line
+from pillarbox.cli._output import (
+    OutputFormat,
+    align_columns,
+    echo_painted,
+    format_age,
+    output_option,
+    say,
+    shorten,
+    show,
+    to_line,
+)
 from pillarbox.cli._times import parse_wait
-from pillarbox.cli.check import format_alerts, read_thresholds
+from pillarbox.cli.check import build_monitor, paint_alerts, read_thresholds
 from pillarbox.config import Config
-from pillarbox.contracts.store import MonitorStore
+from pillarbox.contracts.finding import Severity
 from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.message import PARTITIONS
-from pillarbox.operations.alerts import find_alerts
-from pillarbox.operations.monitor import NOT_GIVEN_UP, DestinationStatus, Monitor, Status
-from pillarbox.relay.configuration import read_destinations, read_relay_section
+from pillarbox.operations.alerts import Alert, find_alerts
+from pillarbox.operations.monitor import NOT_GIVEN_UP, DestinationStatus, Status
+from pillarbox.relay.configuration import read_destinations
 from pillarbox.stores.factory import open_store
 
 __all__ = ["status"]
@@ -50,7 +61,7 @@ def status(target: Target, watch: bool, interval: timedelta, count: int | None, 
         asyncio.run(_watch(target, every=interval.total_seconds(), count=count, output=output))
         return
     served = _list_served(target.config)
-    found = target.run(lambda store: _monitor(store, target.config).status(served=served))
+    found = target.run(lambda store: build_monitor(store, target.config).status(served=served))
     _show(found, target, output, backlogs=_Backlogs())
 
 
@@ -62,7 +73,7 @@ async def _watch(target: Target, *, every: float, count: int | None, output: Out
     try:
         for _ in itertools.count() if count is None else range(count):
             try:
-                found: Status | StoreUnavailable = await _monitor(store, target.config).status(served=served)
+                found: Status | StoreUnavailable = await build_monitor(store, target.config).status(served=served)
             except StoreUnavailable as error:
                 found = error
             if output == "text":
@@ -77,11 +88,6 @@ async def _watch(target: Target, *, every: float, count: int | None, output: Out
         await store.close()
 
 
-def _monitor(store: MonitorStore, config: Config) -> Monitor:
-    # With another lease than the relays have, dead ones would count as alive.
-    return Monitor(store, lease=read_relay_section(config).settings.lease)
-
-
 def _list_served(config: Config) -> list[str]:
     """List the configured destinations, to be shown even before their first message; none if there are none."""
     try:
@@ -93,8 +99,11 @@ def _list_served(config: Config) -> list[str]:
 def _show(found: Status, target: Target, output: OutputFormat, *, backlogs: _Backlogs) -> None:
     alerts = find_alerts(found, read_thresholds(target.config))
     document = {**msgspec.to_builtins(found, builtin_types=(timedelta,)), "alerts": alerts}
-    text = f"{_format_screen(found, backlogs)}\n\n{format_alerts(alerts)}"
-    show(_with_seconds(document), text=text, output=output)
+    if output == "text":
+        width = shutil.get_terminal_size().columns
+        echo_painted([*_paint_screen(found, alerts, backlogs, width=width), ("", None), *paint_alerts(alerts)])
+    else:
+        show(_with_seconds(document), text="", output=output)
 
 
 def _with_seconds(value: Any) -> Any:
@@ -121,9 +130,10 @@ class _Backlogs:
         for one in status.destinations:
             self._counts[one.name].append(one.due + one.sending)
 
-    def sparkline(self, name: str) -> str:
-        """Draw one destination's backlogs; nothing before the second look."""
-        return _draw_sparkline(self._counts[name]) if len(self._counts[name]) > 1 else ""
+    def sparkline(self, name: str, *, length: int) -> str:
+        """Draw one destination's latest backlogs; nothing before the second look."""
+        counts = list(self._counts[name])[-length:] if length > 0 else []
+        return _draw_sparkline(counts) if len(counts) > 1 else ""
 
 
 def _draw_sparkline(numbers: Sequence[int]) -> str:
@@ -132,39 +142,66 @@ def _draw_sparkline(numbers: Sequence[int]) -> str:
     return "".join(_BARS[-(-number * (len(_BARS) - 1) // largest) if largest else 0] for number in numbers)
 
 
-def _format_screen(status: Status, backlogs: _Backlogs) -> str:
-    parts = [f"{status.at:%Y-%m-%d %H:%M:%S} UTC by the store's clock"]
-    rows = [_format_row(one, status, backlogs) for one in status.destinations]
-    headings = ("destination", "due", "later", "sending", "failed", "delivered", "rate", "oldest", "p50", "p99",
-                "retries", "lanes", "relays", "")  # fmt: skip
-    parts.append(format_table(headings, rows) if rows else "No message was ever written here.")
-    if status.sampled:
-        parts.append("Latency and retries are of the latest deliveries alone: there were more in the window.")
+_Line = tuple[str, Severity | None]
+_NAME_LENGTH: Final = 24
+"""Letters of a destination's name. With them the tables fit 80 columns."""
+
+
+def _paint_screen(status: Status, alerts: Sequence[Alert], backlogs: _Backlogs, *, width: int) -> list[_Line]:
+    """Write the screen as lines. A destination has the colour of its worst alert."""
+    lines: list[_Line] = [(f"{status.at:%Y-%m-%d %H:%M:%S} UTC by the store's clock", None), ("", None)]
+    if status.destinations:
+        severities = {alert.destination: alert.severity for alert in reversed(alerts)}
+        colours = [severities.get(one.name) for one in status.destinations]
+        waiting = _align_waiting(status, backlogs, width=width)
+        window = format_duration(status.window)
+        delivered = align_columns(
+            (f"in the last {window}", "delivered", "rate", "p50", "p99", "end to end", "retried"),
+            [_format_delivered(one) for one in status.destinations],
+        ).split("\n")
+        for table in (waiting, delivered):
+            lines += [*zip(table, [None, *colours], strict=True), ("", None)]
+    else:
+        lines += [("No message waits or has failed, and none was delivered lately.", None), ("", None)]
     if status.waiting:
-        parts.append(_format_waiting(status))
+        lines += [*((line, None) for line in _list_tried(status)), ("", None)]
     if status.inboxes:
-        parts.append(_format_inboxes(status))
-    parts.append(_format_relays(status))
-    return "\n\n".join(parts)
+        lines += [*((line, None) for line in _format_inboxes(status).split("\n")), ("", None)]
+    return [*lines, (_format_relays(status), None)]
 
 
-def _format_row(one: DestinationStatus, status: Status, backlogs: _Backlogs) -> tuple[str, ...]:
-    latency = one.latency
+def _align_waiting(status: Status, backlogs: _Backlogs, *, width: int) -> list[str]:
+    """Write what waits, and behind it, as far as there is room, how much that was at the latest looks."""
+    headings = ("destination", "due", "later", "sending", "failed", "oldest", "lanes", "relays")
+    rows = [_format_waiting(one, status) for one in status.destinations]
+    lines = align_columns(headings, rows).split("\n")
+    if (excess := max(len(line) for line in lines) - width) > 0:
+        names = max(len(headings[0]), _NAME_LENGTH - excess)
+        lines = align_columns(headings, [(shorten(name, names), *rest) for name, *rest in rows]).split("\n")
+    room = max(len(line) for line in lines) + 2
+    length = min(_SPARKLINE_LENGTH, width - room)
+    drawn = ["", *(backlogs.sparkline(one.name, length=length) for one in status.destinations)]
+    return [f"{line:{room}}{marks}" if marks else line for line, marks in zip(lines, drawn, strict=True)]
+
+
+def _format_waiting(one: DestinationStatus, status: Status) -> tuple[str, ...]:
     counts = [
-        f"{getattr(one, name):,}" + ("+" if name in one.more else "")
-        for name in ("due", "later", "sending", "failed", "delivered")
+        f"{getattr(one, name):,}" + ("+" if name in one.more else "") for name in ("due", "later", "sending", "failed")
     ]
+    age = format_age(one.oldest_due_at, status.at)
+    return shorten(one.name, _NAME_LENGTH), *counts, age, f"{one.lanes}/{PARTITIONS}", _format_served(one)
+
+
+def _format_delivered(one: DestinationStatus) -> tuple[str, ...]:
+    latency, end_to_end = one.latency, one.end_to_end
     return (
-        one.name,
-        *counts,
+        shorten(one.name, _NAME_LENGTH),
+        f"{one.delivered:,}",
         f"{one.rate:,.0f}/s" if one.rate >= 10 else f"{one.rate:.1f}/s",
-        format_age(one.oldest_due_at, status.at),
         "" if latency is None else _format_latency(latency.p50),
         "" if latency is None else _format_latency(latency.p99),
-        f"{one.retry_rate:.0%}" if latency is not None or one.attempts_failed else "",
-        f"{one.lanes}/{PARTITIONS}",
-        _format_served(one),
-        backlogs.sparkline(one.name),
+        "" if end_to_end is None else _format_latency(end_to_end.average),
+        f"{one.retry_rate:.0%}" if one.attempts else "",
     )
 
 
@@ -177,22 +214,26 @@ def _format_latency(length: timedelta) -> str:
 
 def _format_served(one: DestinationStatus) -> str:
     if one.pause is not None:
-        return f"paused by {shorten(one.pause.by, 30)}"
+        return f"paused by {shorten(one.pause.by, 12)}"
     if not one.is_served:
         return "nobody"
-    return str(one.relays) if one.reachable == one.relays else f"{one.relays}, {one.reachable} reach it"
+    return str(one.relays) if one.reachable == one.relays else f"{one.reachable} of {one.relays} reach it"
 
 
-def _format_waiting(status: Status) -> str:
+def _list_tried(status: Status) -> list[str]:
+    """Write what was tried and is not given up: a line for the messages of a topic, and one for their last error."""
     rows = [
         (
-            one.destination, shorten(one.topic, 30), f"{one.count:,}{'+' if one.more else ''}", str(one.tries),
-            format_age(one.since, status.at), shorten(one.error, 80),
+            shorten(one.destination, _NAME_LENGTH), shorten(one.topic, _NAME_LENGTH),
+            f"{one.count:,}{'+' if one.more else ''}", str(one.tries), format_age(one.since, status.at),
         )
         for one in status.waiting
     ]  # fmt: skip
-    heading = f"Tried and {NOT_GIVEN_UP}:"
-    return f"{heading}\n{format_table(('destination', 'topic', 'messages', 'tries', 'oldest', 'last error'), rows)}"
+    headings, *lines = align_columns(("destination", "topic", "messages", "tries", "oldest"), rows).split("\n")
+    errors = [f"  {to_line(one.error)}" for one in status.waiting]
+    heading, reason = NOT_GIVEN_UP.split(", ", 1)
+    told = [text for line, error in zip(lines, errors, strict=True) for text in (line, error)]
+    return [f"Tried and {heading},", f"{reason}:", headings, *told]
 
 
 def _format_inboxes(status: Status) -> str:
@@ -200,7 +241,7 @@ def _format_inboxes(status: Status) -> str:
         (one.consumer, f"{one.failed:,}{'+' if one.more else ''}", format_age(one.oldest_at, status.at))
         for one in status.inboxes
     ]
-    return format_table(("consumer", "failed", "oldest"), rows)
+    return align_columns(("consumer", "failed", "oldest"), rows)
 
 
 def _format_relays(status: Status) -> str:

@@ -20,9 +20,9 @@ from pillarbox.errors import IllegalTransition
 from pillarbox.message import Message, State, Waits
 
 __all__ = [
+    "LATENCY_BOUNDS",
     "NO_BYTE_LIMIT",
     "Action",
-    "Activity",
     "AnyStore",
     "BlockedKey",
     "BulkResult",
@@ -39,13 +39,14 @@ __all__ = [
     "MonitorStore",
     "OpenClaim",
     "OperatorStore",
+    "Order",
     "Pause",
     "ReadResult",
     "RecoveredClaim",
     "Registry",
     "RelayInfo",
     "RelayStore",
-    "Sample",
+    "Rollup",
     "Selection",
     "Settlement",
     "Store",
@@ -57,6 +58,18 @@ __all__ = [
 
 NO_BYTE_LIMIT: Final = 2**62
 """`max_bytes` of a read that only its count limits."""
+LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds at which one bucket of latencies ends and the next begins, in rollups and metrics alike."""
+
+
+class Order(StrEnum):
+    """Order of found messages. Only by id can they be read page by page."""
+
+    ID = "id"
+    ATTEMPTS = "attempts"
+    """Most attempts first."""
+    NEWEST = "newest"
+    """Last changed first."""
 
 
 class AnyStore(Protocol):
@@ -91,11 +104,18 @@ class AnyStore(Protocol):
     async def pauses(self) -> Sequence[Pause]:
         """List the destinations that are paused."""
 
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
-        """Find messages, open and closed, with their state, by id. `payloads=False` leaves the bytes out."""
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
+        """Find messages, open and closed, with their state, the first `limit` of them in this order.
 
-    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
-        """List batches that have been in a relay's hands for this long, oldest first."""
+        `payloads=False` leaves the bytes out.
+        """
+
+    async def claims(
+        self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
+    ) -> Sequence[OpenClaim]:
+        """List batches that have been in a relay's hands for this long, oldest first; of one relay, or of all."""
 
 
 class RelayStore(AnyStore, Protocol):
@@ -282,6 +302,9 @@ class OperatorStore(AnyStore, Protocol):
         With `failed`, instead, messages that failed so long ago, and those that were redriven and never handled.
         """
 
+    async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete counters of minutes that began this long ago."""
+
     # --- inboxes ---
 
     async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
@@ -301,16 +324,17 @@ class MonitorStore(AnyStore, Protocol):
     """Store of dashboards, alerts and probes. Nothing here changes anything, and every answer is bounded."""
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
-        """Count messages by destination, topic and state. No count reads more than `limit` rows.
+        """Count messages by destination, topic and state, except delivered ones: those are in the rollups.
 
-        A store may read fewer where it costs much: the topics of the first alone (the others count without one), or
-        the latest alone. A count that is not complete has `more`.
+        Each destination is counted by itself, and no count reads more than `limit` rows. A store may look up the topics
+        of the first alone; the others count without one. A count that is not complete has `more`.
         """
 
     async def oldest_due(self) -> Mapping[str, datetime]:
-        """Map each destination to when its longest waiting open message was due. Exact, one probe per lane.
+        """Map each destination to when its longest waiting message first could have gone.
 
-        A parked message waits for another one, and does not count.
+        Whatever it waits for: its turn, another attempt, or an earlier message of its key. A held one counts as failed,
+        and not here.
         """
 
     async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
@@ -319,8 +343,11 @@ class MonitorStore(AnyStore, Protocol):
     async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
         """List failed attempts and operators' actions, oldest first; of one message, or the latest of all."""
 
-    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
-        """Return the deliveries and failed attempts of the window, at most the latest `limit` of each."""
+    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+        """List the counters of each destination and minute, from the minute in which the window begins to the last.
+
+        A settlement and its counts commit together: what is settled is counted, once.
+        """
 
 
 class Store(RelayStore, OperatorStore, MonitorStore, Protocol):
@@ -679,28 +706,26 @@ class InboxCount(msgspec.Struct, frozen=True, kw_only=True):
     """At least so many: counting ended there."""
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the latest deliveries."""
+class Rollup(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of one destination in one minute."""
 
     destination: str
-    topic: str
-    latency: timedelta
-    """From when it was due to when it was recorded as delivered."""
-    end_to_end: timedelta
-    """From when it happened."""
-    at: datetime
-    """Time at which it was recorded as delivered."""
-
-
-class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries and failed attempts of a window of time."""
-
-    delivered: Sequence[Sample]
-    """The latest deliveries in the window, newest first."""
-    attempts_failed: Mapping[str, int]
-    """Destination to the number of attempts that failed in the window."""
-    complete: bool
-    """Nothing in the window was left out because of the limit."""
+    minute: datetime
+    """When the minute began."""
+    delivered: int = 0
+    failed: int = 0
+    """Messages that were given up: closed as failed, held, or forwarded to their dead letter."""
+    retried: int = 0
+    """Attempts that failed and are made again."""
+    discarded: int = 0
+    latency_sum: float = 0.0
+    latency_max: float = 0.0
+    """Seconds from when a message first could have gone to when it was recorded as delivered."""
+    end_to_end_sum: float = 0.0
+    end_to_end_max: float = 0.0
+    """Seconds from when it happened."""
+    latencies: Sequence[int] = (0,) * (len(LATENCY_BOUNDS) + 1)
+    """Deliveries by latency. A bucket ends below its bound in `LATENCY_BOUNDS`; the last one has no end."""
 
 
 class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pillarbox.contracts.finding import Severity
 from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError
 from pillarbox.message import SKIPPED_DESTINATION
-from pillarbox.operations.monitor import DestinationStatus, Status
+from pillarbox.operations.monitor import STUCK_AFTER, DestinationStatus, Status
 
 __all__ = ["Alert", "Thresholds", "find_alerts"]
 
@@ -27,29 +27,45 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     oldest_critical: timedelta = timedelta(seconds=600)
     """The longest waiting message has been due for longer than this, or was tried and is not given up for so long."""
     backlog_warning: int = 1_000
-    backlog_critical: int = 10_000
     """More messages than this are due, and the oldest has been due for longer than `backlog_for`."""
+    backlog_critical: int = 10_000
+    """More messages than this are due, for however short a time."""
     backlog_for: timedelta = timedelta(minutes=5)
     sending: timedelta = timedelta(minutes=30)
     """A relay has held a claim for longer than this: warning."""
+    stuck: timedelta = STUCK_AFTER
+    """A claim that is older than this is listed as stuck. No alert by itself."""
+    near_failure: float = 0.6
+    """A message is listed as near failure after this share of its destination's attempts. No alert by itself."""
+    relays: int = 1
+    """Fewer live relays than this: warning."""
     latency: timedelta = timedelta(minutes=5)
     """Average latency in the window: warning."""
     retry_rate: float = 0.10
-    """Share of failed attempts among all in the window: warning."""
+    """Share of the attempts in the window that failed and are made again: warning."""
 
     def __post_init__(self) -> None:
         if self.oldest_critical < self.oldest_warning or self.backlog_critical < self.backlog_warning:
             raise ConfigError("A critical threshold cannot be below its warning.")
         if not 0 <= self.retry_rate <= 1:
             raise ConfigError("The threshold retry_rate is a part of all attempts: between 0 and 1.")
+        if not 0 < self.near_failure <= 1:
+            raise ConfigError("The threshold near_failure is a part of a destination's attempts: above 0, at most 1.")
+        if min(self.failed, self.inbox_failed, self.backlog_warning, self.relays) < 0:
+            raise ConfigError("A threshold that counts something cannot be below 0.")
+
+    @property
+    def listed_after(self) -> timedelta:
+        """Age of a claim from which it must be read, for the list of stuck ones or for the alert."""
+        return min(self.stuck, self.sending)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One condition that holds."""
 
     name: str
-    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`,
-    `waiting`."""
+    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`, `waiting`
+    and `relays`."""
     severity: Severity
     destination: str | None
     what: str
@@ -62,6 +78,7 @@ def find_alerts(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
     """Find the alerts that hold, the worst first, then by destination."""
     alerts = [alert for one in status.destinations for alert in _check_destination(status, one, thresholds)]
     alerts += _check_tries(status, thresholds)
+    alerts += _check_relays(status, thresholds, unserved=any(alert.name == "unserved" for alert in alerts))
     alerts += _check_claims(status, thresholds)
     alerts += _check_inboxes(status, thresholds)
     rank = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
@@ -95,7 +112,7 @@ def _check_destination(status: Status, one: DestinationStatus, limits: Threshold
             do=f"Start a relay with --to {one.name}=URL, or correct the route that names {one.name}.",
         )
     yield from _check_waiting(status, one, limits)
-    yield from _check_deliveries(one, limits)
+    yield from _check_deliveries(status, one, limits)
 
 
 def _check_waiting(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
@@ -109,26 +126,27 @@ def _check_waiting(status: Status, one: DestinationStatus, limits: Thresholds) -
             what=f"The longest waiting message for {one.name} has been due for {format_duration(_round(age))}.",
             do=_suggest(one),
         )
-    if age > limits.backlog_for:
-        severity = _grade(one.due > limits.backlog_warning, one.due > limits.backlog_critical)
-        if severity is not None:
-            yield Alert(
-                name="backlog",
-                severity=severity,
-                destination=one.name,
-                what=f"{_format_count(one, 'due')} for {one.name} are due, some for over "
-                f"{format_duration(limits.backlog_for)}.",
-                do=_suggest(one),
-            )
+    lasts = age > limits.backlog_for
+    severity = _grade(lasts and one.due > limits.backlog_warning, one.due > limits.backlog_critical)
+    if severity is not None:
+        some = f", some for over {format_duration(limits.backlog_for)}" if lasts else ""
+        yield Alert(
+            name="backlog",
+            severity=severity,
+            destination=one.name,
+            what=f"{_format_count(one, 'due')} for {one.name} are due{some}.",
+            do=_suggest(one),
+        )
 
 
-def _check_deliveries(one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
+def _check_deliveries(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
+    window = f"in the last {format_duration(status.window)}"
     if one.latency is not None and one.latency.average > limits.latency:
         yield Alert(
             name="latency",
             severity=Severity.WARNING,
             destination=one.name,
-            what=f"Deliveries to {one.name} took {format_duration(_round(one.latency.average))} on average.",
+            what=f"Deliveries to {one.name} took {format_duration(_round(one.latency.average))} on average {window}.",
             do="Look at `pillarbox status`: more relays, a larger window or a faster destination would help.",
         )
     if one.retry_rate > limits.retry_rate:
@@ -136,8 +154,23 @@ def _check_deliveries(one: DestinationStatus, limits: Thresholds) -> Iterator[Al
             name="retry_rate",
             severity=Severity.WARNING,
             destination=one.name,
-            what=f"{one.retry_rate:.0%} of the attempts to deliver to {one.name} failed.",
-            do="See the errors with `pillarbox messages list --near-failure`, and ask the destination's owner.",
+            what=f"{one.retried:,} of {one.attempts:,} attempts to deliver to {one.name} failed {window} "
+            f"({one.retry_rate:.0%}).",
+            do=f"See the errors with `pillarbox failures --attempts --destination {one.name}`, and ask the "
+            "destination's owner.",
+        )
+
+
+def _check_relays(status: Status, limits: Thresholds, *, unserved: bool) -> Iterator[Alert]:
+    alive = len(status.relays)
+    if alive < limits.relays and not unserved:
+        count = {0: "No relay is", 1: "Only 1 relay is"}.get(alive, f"Only {alive} relays are")
+        yield Alert(
+            name="relays",
+            severity=Severity.WARNING,
+            destination=None,
+            what=f"{count} alive{', so new messages would wait' if not alive else ''}.",
+            do="Start one with `pillarbox relay`, or set `relays` under [alerts] to how many there should be.",
         )
 
 
@@ -167,7 +200,8 @@ def _check_claims(status: Status, limits: Thresholds) -> Iterator[Alert]:
             name="sending",
             severity=Severity.WARNING,
             destination=None,
-            what=f"{count} messages have been sending for over {format_duration(limits.sending)}.",
+            what=f"{count:,} {_choose(count, 'message has', 'messages have')} been sending for over "
+            f"{format_duration(limits.sending)}.",
             do="See which relay has them with `pillarbox messages list --stuck`; restart that relay if it hangs.",
         )
 

@@ -114,7 +114,10 @@ def find_clear_login(transport: object) -> Iterator[Finding]:
 # --- the store ---
 
 _STORE_ERRORS: Final[Mapping[type[PillarboxError], tuple[str, str]]] = {
-    SchemaMissing: ("store.schema-missing", "Run `pillarbox schema install`."),
+    SchemaMissing: (
+        "store.schema-missing",
+        "Run `pillarbox schema install`, or `schema verify` if some are there.",
+    ),
     SchemaOutdated: ("store.schema-outdated", "Run `pillarbox schema upgrade`."),
     SchemaNewer: ("store.schema-newer", "Upgrade Pillarbox on this machine."),
     SchemaMixed: ("store.schema-mixed", "See what `pillarbox schema verify` lists, and docs/schema.md."),

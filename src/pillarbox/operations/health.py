@@ -28,6 +28,7 @@ __all__ = [
     "HealthApp",
     "HealthServer",
     "ProbeResult",
+    "ProbeSettings",
     "Probes",
     "RelayState",
     "check_liveness",
@@ -133,22 +134,49 @@ def _to_text_response(status: int, text: str) -> Response:
 
 # --- probes ---
 
-_STUCK_LIMIT: Final = 50
+_CLAIMS_READ: Final = 1_000
 _FRESH_FOR: Final = 1.0
 """Seconds for which an answer of the store is reused: probes and scrapes must not load the database."""
 _STORE_TIMEOUT: Final = 2.0
 """Seconds in which the store must answer: a platform that gets no answer takes the relay for dead."""
 
 
+class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Thresholds of the liveness probe."""
+
+    stuck_after: timedelta = STUCK_AFTER
+    """Age from which a claim of this relay counts as stuck."""
+    stuck_messages: int = 0
+    """More messages than this in stuck claims of this relay: it is not alive."""
+
+    def __post_init__(self) -> None:
+        if self.stuck_after <= timedelta(0) or self.stuck_messages < 0:
+            raise ConfigError("A probe's stuck_after must be longer than nothing, and stuck_messages at least 0.")
+
+
+def _build_monitor(store: MonitorStore, lease: timedelta) -> Monitor:
+    return Monitor(store, lease=lease)
+
+
 class Probes:
     """Liveness and readiness of one relay.
 
-    `store` must have a connection of its own: a relay that hangs must not make its probes hang.
+    `store` must have a connection of its own: a relay that hangs must not make its probes hang. `monitor` builds what
+    reads the status for the metrics, from a store and a lease.
     """
 
-    def __init__(self, store: MonitorStore, health: Callable[[], RelayHealth]) -> None:
+    def __init__(
+        self,
+        store: MonitorStore,
+        health: Callable[[], RelayHealth],
+        *,
+        settings: ProbeSettings | None = None,
+        monitor: Callable[[MonitorStore, timedelta], Monitor] | None = None,
+    ) -> None:
         self._store = store
         self._health = health
+        self._settings = settings or ProbeSettings()
+        self._build_monitor = monitor or _build_monitor
         self._tables = _Cached(self._read_tables)
         self._status = _Cached(self._read_status)
         self._opening = asyncio.Lock()
@@ -160,7 +188,7 @@ class Probes:
         await self._store.close()
 
     async def check_liveness(self) -> ProbeResult:
-        return check_liveness(await self._read_state())
+        return check_liveness(await self._read_state(), self._settings)
 
     async def check_readiness(self) -> ProbeResult:
         return check_readiness(await self._read_state())
@@ -188,14 +216,19 @@ class Probes:
         try:
             await self._open_once()
             registry = await self._store.registry(lease=self._health().lease)
-            return _Tables(registry, await self._store.claims(older_than=STUCK_AFTER, limit=_STUCK_LIMIT))
+            relay_id, stuck_after = self._health().relay_id, self._settings.stuck_after
+            if relay_id is None:
+                return _Tables(registry)
+            return _Tables(
+                registry, await self._store.claims(older_than=stuck_after, limit=_CLAIMS_READ, relay_id=relay_id)
+            )
         except PillarboxError as error:
             return _Tables(error=redact_line(str(error)))
 
     async def _read_status(self) -> Status | None:
         try:
             await self._open_once()
-            return await Monitor(self._store, lease=self._health().lease).status()
+            return await self._build_monitor(self._store, self._health().lease).status()
         except PillarboxError:
             return self._status.latest
 
@@ -329,7 +362,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
     """What is wrong and does not count."""
 
 
-def check_liveness(state: RelayState) -> ProbeResult:
+def check_liveness(state: RelayState, settings: ProbeSettings) -> ProbeResult:
     """Fail only for what a restart would mend: a loop that hangs, messages that are stuck in its hands.
 
     A database that is away is no reason: a new process would not reach it either.
@@ -340,9 +373,9 @@ def check_liveness(state: RelayState) -> ProbeResult:
         reasons.append(f"its loop has not turned for {format_duration(idle)}")
     elif state.registry is not None and state.relay_id is not None and not state.stopping and not state.is_registered:
         reasons.append("it is not alive in the registry: it did not renew its lease")
-    if state.stuck:
-        count = sum(len(claim.message_ids) for claim in state.stuck)
-        reasons.append(f"{count} messages have been in its hands for over {format_duration(STUCK_AFTER)}")
+    count = sum(len(claim.message_ids) for claim in state.stuck)
+    if count > settings.stuck_messages:
+        reasons.append(f"{count} messages have been in its hands for over {format_duration(settings.stuck_after)}")
     return ProbeResult(not reasons, reasons)
 
 

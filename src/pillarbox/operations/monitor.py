@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from pillarbox.contracts.store import (
+    LATENCY_BOUNDS,
     Action,
-    Activity,
     Count,
     InboxCount,
     JournalEntry,
     MonitorStore,
     OpenClaim,
+    Order,
     Pause,
     Registry,
     RelayInfo,
-    Sample,
+    Rollup,
     Selection,
 )
 from pillarbox.message import SKIPPED_DESTINATION, Message, State
+from pillarbox.retry import DEFAULT_RETRY
 
 __all__ = [
     "NOT_GIVEN_UP",
     "STUCK_AFTER",
     "DestinationStatus",
+    "EndToEnd",
     "Latency",
     "Monitor",
+    "NearFailure",
     "Status",
     "TopicStatus",
     "WaitingMessages",
     "build_destinations",
     "compute_latency",
     "count_tries",
+    "sum_rollups",
 ]
 
 STUCK_AFTER: Final = timedelta(minutes=15)
-"""Age at which a claim counts as stuck: far above every send timeout."""
+"""Age at which a claim counts as stuck, unless another is configured: far above every send timeout."""
 _COUNT_LIMIT: Final = 100_000
 _WINDOW: Final = timedelta(hours=1)
-_RATE_WINDOW: Final = timedelta(minutes=1)
+_MINUTE: Final = timedelta(minutes=1)
 _SHORTEST_RATE_WINDOW: Final = timedelta(seconds=1)
-_NEAR_FAILURE: Final = 3
 _LIST_LIMIT: Final = 50
-_SAMPLE_LIMIT: Final = 5_000
 _WAITING_LIMIT: Final = 200
 _MAX_WAITING: Final = 10
 """Most groups of waiting messages. The journal of one message of each is read."""
 _JOURNAL_LIMIT: Final = 1_000
 NOT_GIVEN_UP: Final = "not given up, because the destination acknowledges nothing else, or its address takes nothing"
-_STATES: Final = ("sending", "delivered", "failed", "skipped", "discarded")
+_STATES: Final = ("sending", "failed", "skipped", "discarded")
+
+
+class NearFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Number of attempts after which a message is near failure: a share of the attempts of its destination."""
+
+    share: float = 0.6
+    attempts: Mapping[str, int | None] = {}
+    """Destination to its configured attempts; None where they are not limited. Others have the default."""
+
+    def threshold(self, destination: str) -> int | None:
+        """Return the attempts, at least 1 and below the last; None for a destination that never gives up."""
+        attempts = self.attempts.get(destination, DEFAULT_RETRY.attempts)
+        if attempts is None or attempts < 2:
+            return None
+        return max(1, min(math.ceil(self.share * attempts - 1e-9), attempts - 1))
+
+    def lowest(self, destination: str | None) -> int | None:
+        """Return the threshold of this destination, or the lowest of all destinations, configured or not."""
+        if destination is not None:
+            return self.threshold(destination)
+        thresholds = [self.threshold(name) for name in (*self.attempts, "")]
+        return min(threshold for threshold in thresholds if threshold is not None)
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Time that recent deliveries took, each from when it was due."""
+    """Time that the deliveries of the window took, each from when it first could have gone.
+
+    Percentiles are estimated from the counts of each bucket, as Prometheus does it.
+    """
 
     count: int
     """Deliveries that these figures are computed from."""
@@ -65,6 +95,14 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     p50: timedelta
     p95: timedelta
     p99: timedelta
+    longest: timedelta
+
+
+class EndToEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Time from when the messages delivered in the window happened to their delivery."""
+
+    average: timedelta
+    longest: timedelta
 
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +113,6 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     later: int
     """Pending, and not yet due."""
     sending: int
-    delivered: int
     failed: int
     skipped: int
     discarded: int
@@ -88,20 +125,27 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     topics: Sequence[TopicStatus]
     """Counts by topic. Where counting stopped at its limit, they add up to less."""
     due: int
+    """Pending, and could have gone: fresh, waiting for another attempt, or behind an earlier message of their key."""
     later: int
+    """Pending, and not yet due."""
     sending: int
-    delivered: int
     failed: int
+    """Failed and held ones, which wait for a person."""
     skipped: int
     discarded: int
     oldest_due_at: datetime | None
-    """Time at which the longest waiting message was due."""
+    """Time at which the longest waiting message first could have gone."""
+    delivered: int
+    """In the window."""
+    retried: int
+    """Attempts in the window that failed and are made again."""
+    given_up: int
+    """Messages that failed in the window, and are redriven, discarded or among `failed` now."""
     latency: Latency | None
     """None: nothing was delivered in the window."""
+    end_to_end: EndToEnd | None
     rate: float
-    """Deliveries a second, over the last minute."""
-    attempts_failed: int
-    """In the window."""
+    """Deliveries a second, over this minute and the one before."""
     relays: int
     """Live relays that serve it."""
     reachable: int
@@ -118,10 +162,13 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retry_rate(self) -> float:
-        """Share of failed attempts among all attempts in the window, 0 to 1."""
-        delivered = 0 if self.latency is None else self.latency.count
-        attempts = delivered + self.attempts_failed
-        return self.attempts_failed / attempts if attempts else 0.0
+        """Share of the attempts in the window that failed and are made again, 0 to 1."""
+        return self.retried / self.attempts if self.attempts else 0.0
+
+    @property
+    def attempts(self) -> int:
+        """All attempts in the window."""
+        return self.delivered + self.retried + self.given_up
 
 
 class WaitingMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,15 +199,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     stuck: Sequence[OpenClaim]
     """Claims that a relay has held for longer than it should."""
     near_failure: Sequence[Message]
-    """Pending messages after several failed attempts, without their payloads."""
+    """Pending messages that have few attempts left, without their payloads, most attempts first."""
     waiting: Sequence[WaitingMessages] = ()
     """Messages that are not given up, though their last try failed, the oldest first."""
     inboxes: Sequence[InboxCount] = ()
     """Failed messages of consumers, by consumer."""
     counted_to: int = _COUNT_LIMIT
     window: timedelta = _WINDOW
-    sampled: bool = False
-    """Latency and retry rate are of the latest deliveries only: there were more in the window."""
+    """Time that deliveries, failed attempts and latencies are of. It begins with a whole minute."""
 
     def oldest_age(self, destination: DestinationStatus) -> timedelta:
         """Return for how long a destination's longest waiting message has been due; zero if none is."""
@@ -171,7 +217,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class Monitor:
     """Reads the status from a store.
 
-    Its cost is bounded: a count reads at most `counted_to` rows, and a list has at most 50 entries.
+    Its cost is bounded: a count reads at most `counted_to` rows, and a list has at most 50 entries. A claim is in the
+    list of the stuck ones after `stuck_after`.
     """
 
     def __init__(
@@ -181,14 +228,14 @@ class Monitor:
         lease: timedelta = timedelta(seconds=10),
         window: timedelta = _WINDOW,
         stuck_after: timedelta = STUCK_AFTER,
-        near_failure: int = _NEAR_FAILURE,
+        near_failure: NearFailure | None = None,
         counted_to: int = _COUNT_LIMIT,
     ) -> None:
         self._store = store
         self._lease = lease
         self._window = window
         self._stuck_after = stuck_after
-        self._near_failure = near_failure
+        self._near_failure = near_failure or NearFailure()
         self._counted_to = counted_to
 
     async def status(self, *, served: Iterable[str] = ()) -> Status:
@@ -197,24 +244,28 @@ class Monitor:
         registry = await store.registry(lease=self._lease)
         counts = await store.counts(limit=self._counted_to)
         oldest = await store.oldest_due()
-        activity = await store.activity(window=self._window, limit=_SAMPLE_LIMIT)
+        rollups = await store.rollups(window=self._window)
         pauses = {pause.destination: pause for pause in await store.pauses()}
         return Status(
             at=registry.now,
-            destinations=build_destinations(counts, oldest, activity, registry, pauses, served=served),
+            destinations=build_destinations(counts, oldest, rollups, registry, pauses, served=served),
             relays=registry.relays,
             stuck=await store.claims(older_than=self._stuck_after, limit=_LIST_LIMIT),
-            near_failure=await self._find_near_failure(),
+            near_failure=await self._find_near_failure(counts),
             waiting=await self._find_waiting(),
             inboxes=await store.inbox_counts(limit=self._counted_to),
             counted_to=self._counted_to,
             window=self._window,
-            sampled=not activity.complete,
         )
 
-    async def _find_near_failure(self) -> Sequence[Message]:
-        selection = Selection(states=[State.PENDING], min_attempts=self._near_failure)
-        return await self._store.find(selection, limit=_LIST_LIMIT, payloads=False)
+    async def _find_near_failure(self, counts: Sequence[Count]) -> Sequence[Message]:
+        found: list[Message] = []
+        for name in sorted({count.destination for count in counts if count.state is State.PENDING}):
+            threshold = self._near_failure.threshold(name)
+            if threshold is not None:
+                selection = Selection(states=[State.PENDING], destination=name, min_attempts=threshold)
+                found += await self._store.find(selection, limit=_LIST_LIMIT, payloads=False, order=Order.ATTEMPTS)
+        return sorted(found, key=lambda message: (-message.attempts, message.id))[:_LIST_LIMIT]
 
     async def _find_waiting(self) -> Sequence[WaitingMessages]:
         selection = Selection(states=[State.PENDING], tried=True)
@@ -257,7 +308,7 @@ def count_tries(journal: Sequence[JournalEntry], destination: str) -> tuple[int,
 def build_destinations(
     counts: Sequence[Count],
     oldest: Mapping[str, datetime],
-    activity: Activity,
+    rollups: Sequence[Rollup],
     registry: Registry,
     pauses: Mapping[str, Pause],
     *,
@@ -265,19 +316,14 @@ def build_destinations(
 ) -> Sequence[DestinationStatus]:
     """Build the status of every known destination, by name; of the reserved one only if it has messages."""
     in_registry = {name for relay in registry.relays for name in relay.destinations} - {SKIPPED_DESTINATION}
-    names = {*served, *in_registry, *oldest, *pauses, *(count.destination for count in counts)}
-    samples: dict[str, list[Sample]] = defaultdict(list)
-    for sample in activity.delivered:
-        samples[sample.destination].append(sample)
-    since = _start_of_rate_window(activity, registry.now)
+    counted = {rollup.destination for rollup in rollups} - {SKIPPED_DESTINATION}
+    names = {*served, *in_registry, *counted, *oldest, *pauses, *(count.destination for count in counts)}
     return [
         _build_destination(
             name,
             counts=[count for count in counts if count.destination == name],
             oldest_due_at=oldest.get(name),
-            samples=samples[name],
-            since=since,
-            attempts_failed=activity.attempts_failed.get(name, 0),
+            rollups=[rollup for rollup in rollups if rollup.destination == name],
             registry=registry,
             pause=pauses.get(name),
         )
@@ -290,9 +336,7 @@ def _build_destination(
     *,
     counts: Sequence[Count],
     oldest_due_at: datetime | None,
-    samples: Sequence[Sample],
-    since: datetime,
-    attempts_failed: int,
+    rollups: Sequence[Rollup],
     registry: Registry,
     pause: Pause | None,
 ) -> DestinationStatus:
@@ -300,15 +344,19 @@ def _build_destination(
         TopicStatus(topic=topic, **_sum_counts([count for count in counts if count.topic == topic]))
         for topic in sorted({count.topic for count in counts if count.topic is not None})
     ]
+    total = sum_rollups(name, rollups, at=registry.now)
     return DestinationStatus(
         name=name,
         topics=topics,
         **_sum_counts(counts),
         more=[name for name, group in _group_counts(counts).items() if any(count.more for count in group)],
         oldest_due_at=oldest_due_at,
-        latency=compute_latency([sample.latency for sample in samples]),
-        rate=sum(sample.at > since for sample in samples) / (registry.now - since).total_seconds(),
-        attempts_failed=attempts_failed,
+        delivered=total.delivered,
+        retried=total.retried,
+        given_up=total.failed,
+        latency=compute_latency(total),
+        end_to_end=_compute_end_to_end(total),
+        rate=_compute_rate(rollups, registry.now),
         relays=sum(name in relay.destinations for relay in registry.relays),
         reachable=sum(name in relay.reachable for relay in registry.relays),
         lanes=len(registry.owners.get(name, {})),
@@ -316,12 +364,28 @@ def _build_destination(
     )
 
 
-def _start_of_rate_window(activity: Activity, now: datetime) -> datetime:
-    """Return the time from which deliveries are counted for the rate: a minute ago, or the oldest sample if later."""
-    since = now - _RATE_WINDOW
-    if activity.delivered and not activity.complete:
-        since = max(since, activity.delivered[-1].at)
-    return min(since, now - _SHORTEST_RATE_WINDOW)
+def sum_rollups(destination: str, rollups: Sequence[Rollup], *, at: datetime) -> Rollup:
+    """Add up the counters of several minutes, as if they were one that began at this time."""
+    return Rollup(
+        destination=destination,
+        minute=at,
+        delivered=sum(one.delivered for one in rollups),
+        failed=sum(one.failed for one in rollups),
+        retried=sum(one.retried for one in rollups),
+        discarded=sum(one.discarded for one in rollups),
+        latency_sum=sum(one.latency_sum for one in rollups),
+        latency_max=max((one.latency_max for one in rollups), default=0.0),
+        end_to_end_sum=sum(one.end_to_end_sum for one in rollups),
+        end_to_end_max=max((one.end_to_end_max for one in rollups), default=0.0),
+        latencies=[sum(column) for column in zip(*(one.latencies for one in rollups), strict=True)],
+    )
+
+
+def _compute_rate(rollups: Sequence[Rollup], now: datetime) -> float:
+    """Return the deliveries a second since the minute before this one began. Counters are by whole minutes."""
+    since = now.replace(second=0, microsecond=0) - _MINUTE
+    delivered = sum(rollup.delivered for rollup in rollups if rollup.minute >= since)
+    return delivered / max(now - since, _SHORTEST_RATE_WINDOW).total_seconds()
 
 
 def _sum_counts(counts: Sequence[Count]) -> dict[str, int]:
@@ -339,19 +403,36 @@ def _group_counts(counts: Sequence[Count]) -> dict[str, list[Count]]:
     return groups
 
 
-def compute_latency(latencies: Sequence[timedelta]) -> Latency | None:
-    """Compute average and percentiles, each percentile the latency of a real delivery; None without deliveries."""
-    if not latencies:
+def compute_latency(rollup: Rollup) -> Latency | None:
+    """Compute the average, and estimate percentiles within the buckets; None without deliveries."""
+    if not rollup.delivered:
         return None
-    ordered = sorted(latencies)
-
-    def percentile(share: float) -> timedelta:
-        return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
-
     return Latency(
-        count=len(ordered),
-        average=sum(ordered, timedelta(0)) / len(ordered),
-        p50=percentile(0.50),
-        p95=percentile(0.95),
-        p99=percentile(0.99),
+        count=rollup.delivered,
+        average=timedelta(seconds=rollup.latency_sum / rollup.delivered),
+        p50=_estimate_percentile(rollup, 0.50),
+        p95=_estimate_percentile(rollup, 0.95),
+        p99=_estimate_percentile(rollup, 0.99),
+        longest=timedelta(seconds=rollup.latency_max),
+    )
+
+
+def _estimate_percentile(rollup: Rollup, share: float) -> timedelta:
+    """Return the point in its bucket at which so large a share of the deliveries is reached."""
+    wanted = share * sum(rollup.latencies)
+    edges = pairwise((0.0, *LATENCY_BOUNDS, rollup.latency_max))
+    for (low, high), count in zip(edges, rollup.latencies, strict=True):
+        if count and count >= wanted:
+            width = max(min(high, rollup.latency_max) - low, 0.0)
+            return timedelta(seconds=low + width * wanted / count)
+        wanted -= count
+    return timedelta(seconds=rollup.latency_max)
+
+
+def _compute_end_to_end(rollup: Rollup) -> EndToEnd | None:
+    if not rollup.delivered:
+        return None
+    return EndToEnd(
+        average=timedelta(seconds=rollup.end_to_end_sum / rollup.delivered),
+        longest=timedelta(seconds=rollup.end_to_end_max),
     )

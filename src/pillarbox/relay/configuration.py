@@ -67,7 +67,7 @@ _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
 _EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED)
 _MAY_BE_FOREVER: Final = frozenset(
-    {"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "give_up_after"}
+    {"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "rollups", "give_up_after"}
 )
 """Retentions, and the time after which a message is given up. Nothing else may last forever."""
 

@@ -35,6 +35,7 @@ class Janitor:
             while count := await self._clean_batch(state, age):
                 removed += count
         inbox = await self._clean_inbox()
+        await self._clean_rollups()
         self._telemetry.on_cleaned(messages=removed, inbox=inbox)
         return removed + inbox
 
@@ -58,6 +59,12 @@ class Janitor:
             return 0
         await self._archive(old)
         return await self._store.purge_ids([message.id for message in old])
+
+    async def _clean_rollups(self) -> None:
+        keep = self._retention
+        if keep.rollups != FOREVER:
+            while await self._store.purge_rollups(older_than=keep.rollups, limit=keep.batch):
+                pass
 
     async def _clean_inbox(self) -> int:
         keep, removed = self._retention, 0

@@ -108,6 +108,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Dedup window: a message that comes again later than that is handled again."""
     inbox_failed: timedelta = timedelta(days=90)
     """Time for which messages are kept that a consumer could not handle. Then they are gone."""
+    rollups: timedelta = timedelta(days=7)
+    """Time for which the counters of each minute are kept."""
     every: timedelta = timedelta(hours=1)
     """Time between two runs of the janitor."""
     batch: int = 1_000

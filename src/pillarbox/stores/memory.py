@@ -23,7 +23,6 @@ from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import (
     NO_BYTE_LIMIT,
     Action,
-    Activity,
     BlockedKey,
     BulkResult,
     Claim,
@@ -37,12 +36,13 @@ from pillarbox.contracts.store import (
     JournalEntry,
     Lane,
     OpenClaim,
+    Order,
     Pause,
     ReadResult,
     RecoveredClaim,
     Registry,
     RelayInfo,
-    Sample,
+    Rollup,
     Selection,
     Settlement,
     StoreFeatures,
@@ -63,6 +63,7 @@ from pillarbox.stores.rules import (
     group_by_strikes,
     list_purged_statuses,
 )
+from pillarbox.stores.statistics import classify_failure, count_deliveries
 
 __all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
 
@@ -202,6 +203,7 @@ class MemoryStore:
             self._data.claimed_at[fence.relay_id, claim.number] = self._clock.now()
         for row in self._open_in_fence(fence, park):
             if row.waits in (None, Waits.DEFERRED):
+                self._data.due_at[row.id] = self._data.first_due_at(row)
                 self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
         return {partition: self._data.revisions[fence.destination, partition] for partition in fence.epochs}
 
@@ -210,14 +212,41 @@ class MemoryStore:
             failure.check()
         self._check_fence(fence)
         sent = settlement.message_ids
-        for row in self._open_in_fence(fence, settlement.delivered):
-            if sent.get(row.id, row.message_id) == row.message_id:
-                self._deliver(row)
+        delivered = [
+            row
+            for row in self._open_in_fence(fence, settlement.delivered)
+            if sent.get(row.id, row.message_id) == row.message_id
+        ]
+        self._count_deliveries(fence.destination, delivered)
+        for row in delivered:
+            self._deliver(row)
         for failure in settlement.failures:
             for row in self._open_in_fence(fence, [failure.message_id]):
-                if sent.get(row.id, row.message_id) == row.message_id:
+                if sent.get(row.id, row.message_id) == row.message_id and not self._is_recorded(row, failure):
                     self._record_failure(row, failure, by=fence.relay_id)
         self._trim_claims(fence.relay_id, settlement)
+
+    def _count_deliveries(self, destination: str, rows: Sequence[Message]) -> None:
+        now = self._clock.now()
+        times = [
+            ((now - self._data.first_due_at(row)).total_seconds(), (now - row.event_time).total_seconds())
+            for row in rows
+        ]
+        if times:
+            rollup = self._data.rollup(destination, now)
+            self._data.rollups[rollup.minute, destination] = count_deliveries(rollup, times)
+
+    def _count(self, destination: str, column: str) -> None:
+        rollup = self._data.rollup(destination, self._clock.now())
+        counted = replace(rollup, **{column: getattr(rollup, column) + 1})
+        self._data.rollups[rollup.minute, destination] = counted
+
+    def _is_recorded(self, row: Message, failure: FailedOutcome) -> bool:
+        """Return whether the row waits as the failure says: a repeat changes nothing until the first one's time."""
+        waits_on = row.available_at is None or row.available_at > self._clock.now()
+        last_error = row.last_error if failure.error is None else failure.error
+        known = (row.waits, row.attempts, row.last_error)
+        return failure.waits is not None and waits_on and known == (failure.waits, failure.attempts, last_error)
 
     def _check_fence(self, fence: Fence) -> None:
         """Raise `Fenced` with the lanes that are not this relay's at this epoch."""
@@ -239,6 +268,7 @@ class MemoryStore:
         closed = replace(row, state=State.DELIVERED, waits=None, status_at=self._clock.now())
         if self._keep == "off":
             self._data.open.drop(row.id)
+            self._data.due_at.pop(row.id, None)
         elif self._keep == "no-payload":
             self._data.put(replace(closed, payload=b"", payload_kept=False))
         else:
@@ -246,7 +276,10 @@ class MemoryStore:
 
     def _record_failure(self, row: Message, failure: FailedOutcome, *, by: UUID) -> None:
         now = self._clock.now()
+        self._data.due_at[row.id] = self._data.first_due_at(row)
         self._data.put(_apply_failure(row, failure, now))
+        if (column := classify_failure(failure)) is not None:
+            self._count(row.destination, column)
         action = failure.action
         if action is not None:
             self._data.journal.append(
@@ -257,6 +290,7 @@ class MemoryStore:
             )  # fmt: skip
         if failure.forward_to is not None:
             self._data.put(self._reopen(self._data.history[row.id], to=failure.forward_to))
+            self._restart_age(row)
             self._data.journal.append(
                 JournalEntry(
                     message_id=row.message_id, destination=row.destination, action=Action.REDRIVEN, at=now, by=str(by),
@@ -403,11 +437,15 @@ class MemoryStore:
         def change(message: Message) -> Message:
             return self._reopen(message, to=to)
 
-        return self._change_messages(Action.REDRIVEN, selection, states, change, by=by, limit=limit)
+        return self._change_messages(
+            Action.REDRIVEN, selection, states, change, by=by, limit=limit, after=self._restart_age
+        )
 
     async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
         states = eligible_states(Action.REPLAYED, selection)
-        return self._change_messages(Action.REPLAYED, selection, states, self._reopen, by=by, limit=limit)
+        return self._change_messages(
+            Action.REPLAYED, selection, states, self._reopen, by=by, limit=limit, after=self._restart_age
+        )
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
         states = eligible_states(Action.DISCARDED, selection)
@@ -415,7 +453,12 @@ class MemoryStore:
         def change(message: Message) -> Message:
             return replace(message, state=State.DISCARDED, waits=None, last_error=reason, status_at=self._clock.now())
 
-        return self._change_messages(Action.DISCARDED, selection, states, change, by=by, limit=limit, reason=reason)
+        def count(message: Message) -> None:
+            self._count(message.destination, "discarded")
+
+        return self._change_messages(
+            Action.DISCARDED, selection, states, change, by=by, limit=limit, reason=reason, after=count
+        )
 
     async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
         states = eligible_states(Action.DEFERRED, selection)
@@ -425,7 +468,13 @@ class MemoryStore:
                 return None
             return replace(message, waits=Waits.RETRY, available_at=until.astimezone(UTC), status_at=self._clock.now())
 
-        return self._change_messages(Action.DEFERRED, selection, states, change, by=by, limit=limit)
+        def postpone(message: Message) -> None:
+            self._data.due_at[message.id] = until.astimezone(UTC)
+
+        return self._change_messages(Action.DEFERRED, selection, states, change, by=by, limit=limit, after=postpone)
+
+    def _restart_age(self, message: Message) -> None:
+        self._data.due_at[message.id] = self._clock.now()
 
     def _reopen(self, message: Message, *, to: str | None = None) -> Message:
         """Let a message wait as a retry that is due. As a fresh one it would be missed: relays read past its id."""
@@ -445,6 +494,7 @@ class MemoryStore:
         by: str,
         limit: int,
         reason: str | None = None,
+        after: Callable[[Message], None] | None = None,
     ) -> BulkResult:
         """Change the first of the selected messages in these states; `change` returns None to leave one alone."""
         selected = [message for message in self._messages() if _matches(message, selection)]
@@ -457,6 +507,8 @@ class MemoryStore:
                 self._data.revisions[message.destination, message.partition] += 1
                 self._data.remove_from_claims(message.id)
             self._data.put(changed)
+            if after is not None:
+                after(message)
             self._record_operation(message, action, by=by, reason=reason)
         return BulkResult(len(kept), able[-1][0].id, len(able) - len(kept))
 
@@ -593,10 +645,24 @@ class MemoryStore:
             del self._data.inbox[key]
         return len(gone)
 
+    async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
+        now = self._clock.now()
+        old = sorted(key for key in self._data.rollups if now - key[0] >= older_than)[:limit]
+        for key in old:
+            del self._data.rollups[key]
+        return len(old)
+
     # --- queries ---
 
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
-        found = [message for message in self._messages() if _matches(message, selection)][:limit]
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
+        found = [message for message in self._messages() if _matches(message, selection)]
+        if order is Order.ATTEMPTS:
+            found.sort(key=attrgetter("attempts"), reverse=True)
+        elif order is Order.NEWEST:
+            found.sort(key=attrgetter("status_at", "id"), reverse=True)
+        found = found[:limit]
         return found if payloads else [replace(message, payload=b"") for message in found]
 
     async def count(self, selection: Selection) -> int:
@@ -617,8 +683,10 @@ class MemoryStore:
         groups: dict[tuple[str, str, State, bool], list[datetime]] = defaultdict(list)
         now = self._clock.now()
         for message in self._messages():
-            at = _waits_since(message)
-            due = message.waits not in _TIMED or at <= now
+            if message.state is State.DELIVERED:
+                continue
+            at = self._waits_since(message)
+            due = message.state in (State.FAILED, State.SKIPPED, State.DISCARDED) or at <= now
             groups[message.destination, message.topic, message.state, due].append(at)
         return [
             Count(
@@ -631,29 +699,29 @@ class MemoryStore:
     async def oldest_due(self) -> Mapping[str, datetime]:
         now, oldest = self._clock.now(), dict[str, datetime]()
         for message in self._messages():
-            at = _waits_since(message)
-            if not message.state.is_closed and message.waits is not Waits.PARKED and at <= now:
+            at = self._waits_since(message)
+            if message.state in (State.PENDING, State.SENDING) and at <= now:
                 oldest[message.destination] = min(at, oldest.get(message.destination, at))
         return oldest
 
-    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
-        since = self._clock.now() - window
-        closed = [one for one in self._messages() if one.state is State.DELIVERED]
-        delivered = [one for one in closed if _known(one.status_at) >= since]
-        delivered.sort(key=attrgetter("status_at", "id"), reverse=True)
-        failed = [entry for entry in self._data.journal if entry.action == Action.ATTEMPT_FAILED and entry.at >= since]
-        return Activity(
-            delivered=[_sample_delivery(one) for one in delivered[:limit]],
-            attempts_failed=Counter(entry.destination for entry in failed[-limit:]),
-            complete=len(delivered) <= limit and len(failed) <= limit,
-        )
+    def _waits_since(self, message: Message) -> datetime:
+        """Return when an open message was or will be due, or when a closed one was closed."""
+        if message.state.is_closed and message.waits is None:
+            return _known(message.status_at)
+        return self._data.first_due_at(message)
 
-    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+        since = _begin_minute(self._clock.now() - window)
+        return [rollup for (minute, _), rollup in sorted(self._data.rollups.items()) if minute >= since]
+
+    async def claims(
+        self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
+    ) -> Sequence[OpenClaim]:
         before, claimed_at = self._clock.now() - older_than, self._data.claimed_at
         old = [
             OpenClaim(relay_id=key[0], claimed_at=claimed_at[key], message_ids=claim.message_ids, strikes=claim.strikes)
             for key, claim in self._data.claims.items()
-            if claimed_at[key] <= before and claim.message_ids
+            if claimed_at[key] <= before and claim.message_ids and relay_id in (None, key[0])
         ]
         return sorted(old, key=lambda claim: claim.claimed_at)[:limit]
 
@@ -715,24 +783,8 @@ def _matches(message: Message, selection: Selection) -> bool:
     )
 
 
-def _waits_since(message: Message) -> datetime:
-    """Return when an open message was or will be due, or when a closed one was closed."""
-    if message.state.is_closed and message.waits is None:
-        return _known(message.status_at)
-    return _known(message.available_at if message.waits in _TIMED else message.created_at)
-
-
-def _sample_delivery(message: Message) -> Sample:
-    due, delivered_at = _known(message.created_at), _known(message.status_at)
-    if message.attempts == 0 and message.available_at is not None:
-        due = max(due, message.available_at)
-    return Sample(
-        destination=message.destination,
-        topic=message.topic,
-        latency=max(delivered_at - due, timedelta(0)),
-        end_to_end=delivered_at - message.event_time,
-        at=delivered_at,
-    )
+def _begin_minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
 
 
 class MemoryTransaction:
@@ -931,9 +983,22 @@ class MemoryData:
         self.pauses: dict[str, Pause] = {}
         self.journal: list[JournalEntry] = []
         self.inbox: dict[InboxKey, InboxRow] = {}
+        self.rollups: dict[tuple[datetime, str], Rollup] = {}
+        self.due_at: dict[int, datetime] = {}
+        """When each waiting message first could have gone."""
         self.transactions = Transactions()
         self.on_commit: list[Callable[[], None]] = []
         """Callbacks for a commit that wrote messages."""
+
+    def first_due_at(self, row: Message) -> datetime:
+        """Return when an open message first could have gone, or could go."""
+        written = row.available_at if row.waits is Waits.DEFERRED else None
+        return self.due_at.get(row.id) or written or _known(row.created_at)
+
+    def rollup(self, destination: str, at: datetime) -> Rollup:
+        """Return the counters of the minute."""
+        minute = _begin_minute(at)
+        return self.rollups.get((minute, destination)) or Rollup(destination=destination, minute=minute)
 
     def claimed_ids(self, *, without: Collection[UUID] = ()) -> set[int]:
         """Return the ids that any relay has claimed, except these relays."""
@@ -957,6 +1022,7 @@ class MemoryData:
         self.history.pop(message.id, None)
         if message.state.is_closed:
             self.history[message.id] = message
+            self.due_at.pop(message.id, None)
         else:
             self.open.put(message)
 

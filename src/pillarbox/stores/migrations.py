@@ -25,6 +25,7 @@ __all__ = [
     "build_script",
     "build_statements",
     "check_version",
+    "explain_missing_table",
     "latest_version",
     "load_migrations",
     "parse_migrations",
@@ -39,6 +40,8 @@ _FOLDERS: Final = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "maria
 """URL scheme to the folder of its store. Other stores have no tables that Pillarbox creates."""
 _FILE: Final = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.(?P<direction>up|down)\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_VERSIONS: Final = re.compile(r"schema[\"'`]?(?: does| doesn|$)")
+"""Table of versions, at the end of what a database says of a missing table."""
 _END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|\bbegin\b.*?\bend\b|;", re.DOTALL | re.IGNORECASE)
 """A semicolon, or what may hold one without ending the statement: a function's or a trigger's body, a text."""
 
@@ -136,6 +139,20 @@ def check_version(current: int | None, *, latest: int) -> None:
         raise SchemaOutdated(
             f"The store's schema is version {current} and this release needs {latest}; run `pillarbox schema upgrade`."
         )
+
+
+def explain_missing_table(text: str, *, where: str = "") -> SchemaMissing:
+    """Build the error for a table that a statement did not find. `text` is what the database said.
+
+    Without the table of versions there are no tables at all. Where that is there, `schema install` finds nothing to do.
+    """
+    if _VERSIONS.search(text):
+        return SchemaMissing(f"A table is missing{where} ({text}): run `pillarbox schema install`.")
+    return SchemaMissing(
+        f"A table is missing{where} ({text}), which was there when the schema was installed: `pillarbox schema verify` "
+        "lists all that is missing; restore it from a backup, or make it empty by its statements in `pillarbox schema "
+        "sql`."
+    )
 
 
 # --- plans ---

@@ -7,18 +7,27 @@ share a text (SQLite and MariaDB) keep it in one folder, and a dialect's own sta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from pillarbox.contracts.store import Selection
+from pillarbox.contracts.store import Order, Selection
 from pillarbox.message import Names
 
-__all__ = ["Binder", "Statements", "build_conditions", "parse_statements"]
+__all__ = ["Binder", "Statements", "build_conditions", "parse_statements", "sort_rows"]
 
 _NAME_LINE: Final = re.compile(r"^-- name: (.*)\n", re.MULTILINE)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_BY_ID: Final = "order by id\n"
+_ORDERS: Final = {
+    Order.ID: _BY_ID,
+    Order.ATTEMPTS: "order by attempts desc, id\n",
+    Order.NEWEST: "order by status_at desc, id desc\n",
+}
+_ATTEMPTS: Final = 19
+_STATUS_AT: Final = 21
+"""Columns of a found row."""
 
 
 class Statements(Mapping[str, str]):
@@ -59,9 +68,21 @@ class Statements(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._sources)
 
-    def fill(self, name: str, where: str) -> str:
+    def fill(self, name: str, where: str, *, order: Order = Order.ID) -> str:
         """Return a statement with the conditions of a selection in place of its `/* where */` mark."""
-        return self[name].replace("/* where */", self._translate(f"and {where}") if where else "")
+        text = self[name].replace("/* where */", self._translate(f"and {where}") if where else "")
+        return text if order is Order.ID else text.replace(_BY_ID, _ORDERS[order])
+
+
+def sort_rows(rows: Iterable[Sequence[Any]], order: Order) -> list[Any]:
+    """Sort found rows of several statements, whose values may be of any type in a table that others write."""
+    by_id = sorted(rows, key=lambda row: row[0], reverse=order is Order.NEWEST)
+    if order is Order.ID:
+        return by_id
+    column = _ATTEMPTS if order is Order.ATTEMPTS else _STATUS_AT
+    known = [row for row in by_id if row[column] is not None and not isinstance(row[column], str | bytes)]
+    rest = [row for row in by_id if row[column] is None or isinstance(row[column], str | bytes)]
+    return sorted(known, key=lambda row: row[column], reverse=True) + rest
 
 
 @cache

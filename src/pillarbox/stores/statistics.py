@@ -1,62 +1,87 @@
-"""Counts and samples, put together from what a store can count quickly. Pure."""
+"""Counts and rollups, put together from what a store can count quickly. Pure."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Final
 
 import msgspec
 
-from pillarbox.contracts.store import Count, Sample
-from pillarbox.message import State
+from pillarbox.contracts.store import LATENCY_BOUNDS, Count, FailedOutcome, Rollup
+from pillarbox.message import State, Waits
 
-__all__ = ["ROWS_LOOKED_UP", "TOPICS_LOOKED_UP", "build_sample", "complete_counts", "mark_truncated", "merge_counts"]
+__all__ = [
+    "ROLLUP_COLUMNS",
+    "TOPICS_LOOKED_UP",
+    "build_rollup",
+    "clamp_seconds",
+    "classify_failure",
+    "complete_counts",
+    "count_below",
+    "count_deliveries",
+    "mark_truncated",
+    "merge_counts",
+]
 
-ROWS_LOOKED_UP: Final = 2_000
-"""The most rows that are looked up to count what no index holds; beyond that a count says `more`."""
 TOPICS_LOOKED_UP: Final = 500
 """The most messages of a destination whose topic is looked up, where the index holds everything else."""
 _LONGEST: Final = 1e10
-"""Seconds of the longest latency that is told: a row may hold any time."""
+"""Seconds of the longest latency that is counted: a row may hold any time."""
+_SUMS: Final = (
+    "delivered", "failed", "retried", "discarded", "latency_sum", "latency_max", "end_to_end_sum", "end_to_end_max",
+)  # fmt: skip
+ROLLUP_COLUMNS: Final = (
+    *_SUMS,
+    "under_5ms", "under_10ms", "under_25ms", "under_50ms", "under_100ms", "under_250ms", "under_500ms", "under_1s",
+    "under_2500ms", "under_5s", "under_10s", "under_30s", "under_1m", "under_5m", "under_30m", "from_30m",
+)  # fmt: skip
+"""Columns of the counters: sums first, then a column for each bucket of `LATENCY_BOUNDS`."""
 
 
-def complete_counts(totals: Sequence[Count], by_topic: Sequence[Count], *, sending: Iterable[Count]) -> list[Count]:
-    """Return the counts whose topic is known, and for each total the rest without a topic.
+# --- counts ---
 
-    Messages in relays' hands are counted apart, so they come off the rest. A total that says `more` is exempt: the
-    messages in hand may be among those that were not counted.
+_Group = tuple[str, State, bool]
+
+
+def complete_counts(counts: Sequence[Count], *, sending: Iterable[Count]) -> list[Count]:
+    """Return the counts whose topic is known, and for each total, which has no topic, the rest.
+
+    Messages in relays' hands are counted apart, so they come off the rest of the pending ones. A total that says `more`
+    is exempt: the messages in hand may be among those that were not counted.
     """
-    known, in_hand = _sum_by_group(by_topic), _sum_by_group(sending)
-    truncated = {(total.destination, total.due) for total in totals if total.more}
-    counts = [msgspec.structs.replace(one, more=(one.destination, one.due) in truncated) for one in by_topic]
+    by_topic = [count for count in counts if count.topic is not None]
+    totals = [count for count in merge_counts(counts) if count.topic is None]
+    known = _sum_by_group(by_topic)
+    in_hand = _sum_by_group(msgspec.structs.replace(count, state=State.PENDING) for count in sending)
+    truncated = {_group(total) for total in totals if total.more}
+    completed = [msgspec.structs.replace(one, more=_group(one) in truncated) for one in by_topic]
     for total in totals:
-        group = total.destination, total.due
+        group = _group(total)
         rest = total.count - known[group] - (0 if group in truncated else in_hand[group])
         if rest > 0:
-            counts.append(msgspec.structs.replace(total, count=rest))
-    return counts
+            completed.append(msgspec.structs.replace(total, count=rest))
+    return completed
 
 
-def _sum_by_group(counts: Iterable[Count]) -> Counter[tuple[str, bool]]:
-    sums: Counter[tuple[str, bool]] = Counter()
+def _group(count: Count) -> _Group:
+    return count.destination, count.state, count.due
+
+
+def _sum_by_group(counts: Iterable[Count]) -> Counter[_Group]:
+    sums: Counter[_Group] = Counter()
     for count in counts:
-        sums[count.destination, count.due] += count.count
+        sums[_group(count)] += count.count
     return sums
 
 
 def mark_truncated(counts: Sequence[Count], *, limit: int) -> list[Count]:
-    """Set `more` on the counts of each query that ended at the limit."""
-    totals: Counter[str] = Counter()
-    for count in counts:
-        totals[_query_key(count)] += count.count
-    return [msgspec.structs.replace(count, more=totals[_query_key(count)] >= limit) for count in counts]
-
-
-def _query_key(count: Count) -> str:
-    # Stores count open messages destination by destination, and closed ones state by state.
-    return count.state.value if count.state.is_closed else f"to {count.destination}"
+    """Set `more` on all counts of a query that ended at the limit."""
+    more = sum(count.count for count in counts) >= limit
+    return [msgspec.structs.replace(count, more=more) for count in counts]
 
 
 def merge_counts(counts: Iterable[Count]) -> Sequence[Count]:
@@ -76,13 +101,60 @@ def _merge_group(parts: Sequence[Count]) -> Count:
     )
 
 
-def build_sample(destination: str, topic: str, latency: float, end_to_end: float, at: datetime) -> Sample:
-    """Build a sample from seconds. A clock can be set back: a latency below 0 becomes 0."""
-    latency, end_to_end = (max(-_LONGEST, min(seconds, _LONGEST)) for seconds in (latency, end_to_end))
-    return Sample(
-        destination=destination,
-        topic=topic,
-        latency=timedelta(seconds=max(latency, 0.0)),
-        end_to_end=timedelta(seconds=end_to_end),
-        at=at,
+# --- rollups ---
+
+
+def build_rollup(destination: str, minute: datetime, values: Sequence[Any]) -> Rollup:
+    """Build a rollup from the values of `ROLLUP_COLUMNS`. MySQL gives sums as decimals."""
+    delivered, failed, retried, discarded = (int(value) for value in values[:4])
+    latency_sum, latency_max, end_to_end_sum, end_to_end_max = (float(value) for value in values[4:8])
+    return Rollup(
+        destination=destination, minute=minute, delivered=delivered, failed=failed, retried=retried,
+        discarded=discarded, latency_sum=latency_sum, latency_max=latency_max, end_to_end_sum=end_to_end_sum,
+        end_to_end_max=end_to_end_max, latencies=[int(value) for value in values[8:]],
+    )  # fmt: skip
+
+
+def count_deliveries(rollup: Rollup, times: Sequence[tuple[float, float]]) -> Rollup:
+    """Add deliveries, each given as its latency and end-to-end time in seconds."""
+    times = [(clamp_seconds(latency), clamp_seconds(end_to_end)) for latency, end_to_end in times]
+    latencies = list(rollup.latencies)
+    for latency, _ in times:
+        latencies[bisect_right(LATENCY_BOUNDS, latency)] += 1
+    return msgspec.structs.replace(
+        rollup,
+        delivered=rollup.delivered + len(times),
+        latency_sum=rollup.latency_sum + sum(latency for latency, _ in times),
+        latency_max=max([rollup.latency_max, *(latency for latency, _ in times)]),
+        end_to_end_sum=rollup.end_to_end_sum + sum(end_to_end for _, end_to_end in times),
+        end_to_end_max=max([rollup.end_to_end_max, *(end_to_end for _, end_to_end in times)]),
+        latencies=latencies,
     )
+
+
+def count_below(
+    delivered: float,
+    latency_sum: float,
+    latency_max: float,
+    end_to_end_sum: float,
+    end_to_end_max: float,
+    *below: float,
+) -> dict[str, float]:
+    """Return the counters of deliveries by column, from the numbers of those below each bound of the latencies."""
+    sums = (delivered, 0, 0, 0, latency_sum, latency_max, end_to_end_sum, end_to_end_max)
+    buckets = (high - low for low, high in pairwise((0, *below, delivered)))
+    return dict(zip(ROLLUP_COLUMNS, (*sums, *buckets), strict=True))
+
+
+def clamp_seconds(seconds: float) -> float:
+    """Return a time that can be counted. A clock can be set back: a time below 0 becomes 0."""
+    return max(0.0, min(seconds, _LONGEST))
+
+
+_STATE_COLUMNS: Final[Mapping[State, str]] = {State.FAILED: "failed", State.DISCARDED: "discarded"}
+_WAITS_COLUMNS: Final[Mapping[Waits, str]] = {Waits.HELD: "failed", Waits.RETRY: "retried"}
+
+
+def classify_failure(failure: FailedOutcome) -> str | None:
+    """Return the column that counts this outcome; None if none does."""
+    return _STATE_COLUMNS.get(failure.state) or (None if failure.waits is None else _WAITS_COLUMNS.get(failure.waits))

@@ -93,7 +93,7 @@ async def test_odd_rows_of_other_tables_stop_no_relay_and_no_answer(scene: Scene
     await store.count(Selection())
     await store.counts()
     await store.oldest_due()
-    await store.activity(window=timedelta(hours=1))
+    await store.rollups(window=timedelta(hours=1))
     await store.claims(older_than=timedelta(0))
     await store.journal()
     await store.pauses()

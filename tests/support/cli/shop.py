@@ -62,8 +62,8 @@ class Shop:
             )
             tx.execute(f"delete from pillarbox_outbox where {where}")
 
-    def run(self, *arguments: str) -> RunResult:
-        return pillarbox(*arguments, cwd=self.folder, PILLARBOX_STORE=self.url, PILLARBOX_BY="ann")
+    def run(self, *arguments: str, **extra: str) -> RunResult:
+        return pillarbox(*arguments, cwd=self.folder, PILLARBOX_STORE=self.url, PILLARBOX_BY="ann", **extra)
 
     def run_json(self, *arguments: str) -> Any:
         """Run a command that succeeds; return its JSON document."""

@@ -26,10 +26,11 @@ _CLEARED: Final = "\x1b[2J\x1b[1;1H"
 
 
 async def run_on_terminal(
-    *arguments: str, cwd: Path, asked: str = "", typed: str = "", **extra: str
+    *arguments: str, cwd: Path, asked: str = "", typed: str = "", keep_colours: bool = False, **extra: str
 ) -> tuple[int, str]:
     """Run the program; return its exit code and all output. `typed` is typed when the output has `asked`."""
-    return await asyncio.to_thread(_run, arguments, cwd, asked, typed, extra)
+    code, seen = await asyncio.to_thread(_run, arguments, cwd, asked, typed, extra)
+    return code, seen if keep_colours else _COLOURS.sub("", seen)
 
 
 def split_pages(screen: str) -> list[str]:
@@ -52,4 +53,4 @@ def _run(arguments: tuple[str, ...], cwd: Path, asked: str, typed: str, extra: d
                 if asked and asked in seen:
                     os.write(screen, typed.encode())
                     asked = ""
-        return program.wait(_PATIENCE), _COLOURS.sub("", seen.replace("\r\n", "\n"))
+        return program.wait(_PATIENCE), seen.replace("\r\n", "\n")

@@ -24,7 +24,7 @@ async def test_a_relay_that_stops_takes_no_lanes() -> None:
     state, transport = build_state(store, clock), MemoryTransport()
     pipeline = Pipeline(
         state, transport=transport, open_transport=lambda: transport,
-        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), lone_cap=5, patience=LEASE,
+        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), settings=RelaySettings(lease=LEASE),
     )  # fmt: skip
     rebalancer = Rebalancer(
         store, state.lease, {SINK: pipeline}, settings=RelaySettings(lease=LEASE), clock=clock, telemetry=Telemetry()

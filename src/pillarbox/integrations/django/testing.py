@@ -19,7 +19,7 @@ from pillarbox.testing.kit import OutboxKit
 
 __all__ = ["DjangoKit"]
 
-_TABLES: Final = ("outbox", "history", "claim", "journal", "inbox", "destination")
+_TABLES: Final = ("outbox", "history", "claim", "journal", "inbox", "destination", "rollup")
 """Tables that tests fill. The others belong to relays and migrations."""
 
 

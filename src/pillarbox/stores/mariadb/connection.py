@@ -18,13 +18,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Selection
+from pillarbox.contracts.store import Order, Selection
 from pillarbox.database_errors import ErrorClass, classify_mysql_number
 from pillarbox.errors import (
     ConfigError,
     MissingExtra,
     PillarboxError,
-    SchemaMissing,
     StoreBusy,
     StoreError,
     StoreForbidden,
@@ -35,6 +34,7 @@ from pillarbox.message import TABLES, Names
 from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, EXHAUSTED, LOCK_TIMEOUTS, UNAVAILABLE
 from pillarbox.redaction import redact_line
 from pillarbox.stores.liveness import AnswerLimit, set_keepalive
+from pillarbox.stores.migrations import explain_missing_table
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sync_sql.database import SelectionParameters
 from pillarbox.stores.sync_sql.rows import to_microseconds
@@ -374,11 +374,18 @@ class Transaction:
         ((now,),) = self._fetch(f"select {_NOW.text}", {})
         return int(now)
 
-    def query(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
+    def query(
+        self,
+        name: str,
+        values: Mapping[str, object] = {},
+        *,
+        selection: Selection | None = None,
+        order: Order = Order.ID,
+    ) -> list[Any]:
         if selection is None:
             return self._fetch(self._statements[name], self._bind(values))
         parameters = SelectionParameters(fold_column="lower({})", fold=str.lower)
-        sql = self._statements.fill(name, parameters.build_conditions(selection))
+        sql = self._statements.fill(name, parameters.build_conditions(selection), order=order)
         if self._locks:
             # Until the commit no relay settles what was found, and no other operator changes it.
             sql += "   for update"
@@ -527,7 +534,7 @@ def _map_error(error: pymysql.Error) -> StoreError:
     number = get_error_number(error)
     text = redact_line(str(error.args[-1])) if error.args else type(error).__name__
     if number in _MISSING_TABLE:
-        return SchemaMissing(f"A table is missing ({text}): run `pillarbox schema install`.")
+        return explain_missing_table(text)
     if number in _LOGIN:
         return StoreUnavailable(f"MariaDB refused the login ({text}): check the URL's user and password.")
     if number == _MISSING_DATABASE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -15,6 +15,7 @@ from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_f
 from pillarbox.stores.mariadb.connection import Database, Transaction
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
+from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
 from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 
@@ -92,6 +93,15 @@ class MariadbStore(SyncSqlStore[Database]):
         ids, rows = await self._database.read(work)
         by_id = {message.id: message for message in messages_from_rows(rows)}
         return [by_id[id_] for id_ in ids]
+
+    def _find_purgeable(self, tx: SyncTransaction, values: Mapping[str, object], limit: int) -> Sequence[int]:
+        # The index of closed messages is by destination, so each is asked for its oldest.
+        rows = [
+            (status_at, id_)
+            for (destination,) in tx.query("ended_destinations", values)
+            for id_, status_at in tx.query("purge_due", {**values, "destination": destination})
+        ]
+        return [id_ for _, id_ in sorted(rows)[:limit]]
 
     @asynccontextmanager
     async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:  # noqa: ARG002 - never called

@@ -12,7 +12,6 @@ from typing import Final, Literal, TypeAlias
 from pillarbox.database_errors import ErrorClass, classify_sqlstate
 from pillarbox.errors import (
     PillarboxError,
-    SchemaMissing,
     StoreBusy,
     StoreError,
     StoreForbidden,
@@ -21,6 +20,7 @@ from pillarbox.errors import (
 )
 from pillarbox.redaction import redact_line
 from pillarbox.stores.liveness import AnswerLimit
+from pillarbox.stores.migrations import explain_missing_table
 from pillarbox.stores.postgres.driver import (
     Connection,
     Driver,
@@ -375,7 +375,7 @@ def _map_refusal(refusal: Refusal) -> StoreError:
     if _REFUSED_SETTING in message:
         return StoreUnavailable(_needs_pooler(message))
     if state == "42P01":
-        return SchemaMissing(f"A table is missing ({message}): run `pillarbox schema install`.")
+        return explain_missing_table(message)
     if state.startswith("28"):
         return StoreUnavailable(f"PostgreSQL refused the login ({message}): check the URL's user and password.")
     if state == "3D000":

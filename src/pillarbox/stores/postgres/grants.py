@@ -39,13 +39,14 @@ _CONSUMER: Final = (
 )
 # Retention locks rows before it deletes them, and locking needs the right to update some column.
 _RELAY: Final = (
-    ("select, delete, update (destination, available_at, waits, attempts, last_error, status_at)", "outbox"),
+    ("select, delete, update (destination, available_at, waits, attempts, last_error, status_at, due_at)", "outbox"),
     ("select, insert, delete, update (status_at)", "history"),
     ("select, insert, update, delete", "claim"),
     ("select, insert, update, delete", "lane"),
     ("select, insert, update, delete", "relay"),
     ("select, insert, update, delete", "destination"),
     ("select, insert, delete", "journal"),
+    ("select, insert, update, delete", "rollup"),
     ("select, delete, update (status_at)", "inbox"),
     ("select", "schema"),
     ("select", "messages"),
@@ -57,11 +58,11 @@ _OPERATOR: Final = (
     ("update (status, attempts, last_error, message)", "inbox"),
 )
 _VIEWER: Final = (
-    (f"select (tx, {_SHOWN}, waits, attempts, last_error, status_at)", "outbox"),
+    (f"select (tx, {_SHOWN}, waits, attempts, last_error, status_at, due_at)", "outbox"),
     (f"select ({_SHOWN}, attempts, last_error, status_at, status, relay_id)", "history"),
     (f"select ({_SHOWN}, waits, attempts, last_error, status_at, state)", "messages"),
     (f"select ({_SHOWN_INBOX})", "inbox"),
-    *((("select", table)) for table in ("claim", "lane", "relay", "destination", "journal", "schema")),
+    *((("select", table)) for table in ("claim", "lane", "relay", "destination", "journal", "rollup", "schema")),
 )
 _RIGHTS: Final[Mapping[Role, Sequence[tuple[str, str]]]] = {
     "writer": _WRITER,

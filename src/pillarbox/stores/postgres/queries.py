@@ -8,22 +8,23 @@ from typing import Any
 from uuid import UUID
 
 from pillarbox.contracts.store import (
-    Activity,
     Count,
     InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
     OpenClaim,
+    Order,
     Pause,
+    Rollup,
     Selection,
 )
 from pillarbox.message import Message, State
 from pillarbox.stores.postgres.connection import Database, Now
 from pillarbox.stores.postgres.rows import message_from_stored_row
 from pillarbox.stores.rules import build_inbox_counts
-from pillarbox.stores.sql import Statements, build_conditions
-from pillarbox.stores.statistics import ROWS_LOOKED_UP, TOPICS_LOOKED_UP, build_sample, complete_counts, merge_counts
+from pillarbox.stores.sql import Statements, build_conditions, sort_rows
+from pillarbox.stores.statistics import TOPICS_LOOKED_UP, build_rollup, complete_counts, merge_counts
 from pillarbox.stores.unreadable import NO_TIME
 
 __all__ = ["Parameters", "PostgresQueries", "inbox_parameters"]
@@ -37,7 +38,9 @@ class PostgresQueries:
         self._sql = sql
         self._now = now
 
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
         states = tuple(State) if selection.states is None else selection.states
         # After a restore that took the sequence back, an open and a closed message may have the same id.
         found: dict[tuple[int, UUID], Any] = {}
@@ -49,9 +52,9 @@ class PostgresQueries:
                 second = () if statement == "find_held" else (now if status is None else status.value,)
                 parameters = Parameters((limit, *second))
                 where = build_conditions(selection, parameters)
-                sql = self._sql.fill(statement if payloads else f"{statement}_bare", where)
+                sql = self._sql.fill(statement if payloads else f"{statement}_bare", where, order=order)
                 found |= {(row[0], row[1]): row for row in await connection.fetch(sql, *parameters.values)}
-        return [message_from_stored_row(found[key]) for key in sorted(found)[:limit]]
+        return [message_from_stored_row(row) for row in sort_rows(found.values(), order)[:limit]]
 
     async def count(self, selection: Selection) -> int:
         states = [state.value for state in (tuple(State) if selection.states is None else selection.states)]
@@ -101,16 +104,14 @@ class PostgresQueries:
         async with self._database.snapshot() as connection:
             sending = await connection.fetch(self._sql["count_sending"], limit, now)
             fresh = await connection.fetch(self._sql["count_fresh"], limit, TOPICS_LOOKED_UP, now)
-            timed = await connection.fetch(self._sql["count_timed"], limit, TOPICS_LOOKED_UP, now)
-            blocked = await connection.fetch(self._sql["count_blocked"], min(limit, ROWS_LOOKED_UP), now)
-            ended = await connection.fetch(self._sql["count_ended"], min(limit, ROWS_LOOKED_UP))
-        counts = [_count_from_row(row) for row in (*sending, *blocked, *ended)]
-        for index, rows in (("fresh", fresh), ("timed", timed)):
-            pending = [_pending_from_row(row) for row in rows]
-            by_topic = [count for count in pending if count.topic is not None]
-            totals = [count for count in pending if count.topic is None]
-            in_hand = [_count_from_row(row) for row in sending if row[7] == index]
-            counts += complete_counts(totals, by_topic, sending=in_hand)
+            waiting = await connection.fetch(self._sql["count_waiting"], limit, TOPICS_LOOKED_UP, now)
+            ended = await connection.fetch(self._sql["count_ended"], limit, TOPICS_LOOKED_UP)
+        counts = [_count_from_row(row) for row in sending]
+        in_hand = [_count_from_row(row) for row in sending if row[7]]
+        counts += complete_counts([_pending_from_row(row) for row in fresh], sending=in_hand)
+        in_hand = [_count_from_row(row) for row in sending if not row[7]]
+        counts += complete_counts([_count_from_row(row) for row in waiting], sending=in_hand)
+        counts += complete_counts([_count_from_row(row) for row in ended], sending=[])
         return merge_counts(counts)
 
     async def oldest_due(self) -> Mapping[str, datetime]:
@@ -118,21 +119,18 @@ class PostgresQueries:
             rows = await connection.fetch(self._sql["oldest_due"], self._now())
         return {row[0]: row[1] for row in rows if row[1] is not None}
 
-    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
+    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
         async with self._database.unpinned() as connection:
             since = (self._now() or await connection.fetchval("select statement_timestamp()")) - window
-            delivered = await connection.fetch(self._sql["activity"], since, limit)
-            failed = await connection.fetch(self._sql["attempts_failed"], since, limit)
-        return Activity(
-            delivered=[build_sample(*row) for row in delivered],
-            attempts_failed={row[0]: row[1] for row in failed},
-            complete=len(delivered) < limit and sum(row[1] for row in failed) < limit,
-        )
+            rows = await connection.fetch(self._sql["rollups"], since)
+        return [build_rollup(row[0], row[1] or NO_TIME, row[2:]) for row in rows]
 
-    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+    async def claims(
+        self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
+    ) -> Sequence[OpenClaim]:
         async with self._database.unpinned() as connection:
             before = (self._now() or await connection.fetchval("select statement_timestamp()")) - older_than
-            rows = await connection.fetch(self._sql["claims_old"], before, limit)
+            rows = await connection.fetch(self._sql["claims_old"], before, limit, relay_id)
         return [
             OpenClaim(relay_id=row[0], claimed_at=row[1] or NO_TIME, message_ids=row[2], strikes=row[3]) for row in rows
         ]

@@ -16,7 +16,6 @@ from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import (
     NO_BYTE_LIMIT,
     Action,
-    Activity,
     BlockedKey,
     BulkResult,
     Claim,
@@ -29,11 +28,13 @@ from pillarbox.contracts.store import (
     JournalEntry,
     Lane,
     OpenClaim,
+    Order,
     Pause,
     ReadResult,
     RecoveredClaim,
     Registry,
     RelayInfo,
+    Rollup,
     Selection,
     Settlement,
     StoreFeatures,
@@ -349,8 +350,10 @@ class PostgresStore:
 
     # --- queries ---
 
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
-        return await self._queries.find(selection, limit=limit, payloads=payloads)
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
+        return await self._queries.find(selection, limit=limit, payloads=payloads, order=order)
 
     async def count(self, selection: Selection) -> int:
         return await self._queries.count(selection)
@@ -373,11 +376,13 @@ class PostgresStore:
     async def oldest_due(self) -> Mapping[str, datetime]:
         return await self._queries.oldest_due()
 
-    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
-        return await self._queries.activity(window=window, limit=limit)
+    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+        return await self._queries.rollups(window=window)
 
-    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
-        return await self._queries.claims(older_than=older_than, limit=limit)
+    async def claims(
+        self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
+    ) -> Sequence[OpenClaim]:
+        return await self._queries.claims(older_than=older_than, limit=limit, relay_id=relay_id)
 
     async def inspect(self) -> Sequence[Finding]:
         return build_findings(await self.read_facts())
@@ -478,6 +483,11 @@ class PostgresStore:
             values = (older_than, limit - deleted, self._now(), status, with_content)
             deleted += await self._delete("purge_inbox", *values)
         return deleted
+
+    async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
+        if older_than == FOREVER:
+            return 0
+        return await self._delete("purge_rollups", older_than, limit, self._now())
 
     async def _delete(self, statement: str, *values: object) -> int:
         async with self._database.durable(limited=False) as connection:

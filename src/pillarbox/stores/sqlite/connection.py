@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Selection
+from pillarbox.contracts.store import Order, Selection
 from pillarbox.errors import (
     ConfigError,
     PillarboxError,
-    SchemaMissing,
     StoreBusy,
     StoreError,
     StoreRefused,
@@ -27,6 +26,7 @@ from pillarbox.errors import (
 )
 from pillarbox.message import Names
 from pillarbox.redaction import redact_line
+from pillarbox.stores.migrations import explain_missing_table
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sync_sql.database import SelectionParameters
 from pillarbox.stores.sync_sql.rows import encode_json, to_microseconds
@@ -213,11 +213,18 @@ class Transaction:
         self.session = session
         """Identity of the connection: a cursor of an older one is not valid."""
 
-    def query(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
+    def query(
+        self,
+        name: str,
+        values: Mapping[str, object] = {},
+        *,
+        selection: Selection | None = None,
+        order: Order = Order.ID,
+    ) -> list[Any]:
         if selection is None:
             return self._fetch(self._statements[name], self._bind(values))
         parameters = SelectionParameters(fold_column="casefolded(cast({} as blob))", fold=str.casefold)
-        sql = self._statements.fill(name, parameters.build_conditions(selection))
+        sql = self._statements.fill(name, parameters.build_conditions(selection), order=order)
         return self._fetch(sql, self._bind({**values, **parameters.values}))
 
     def _fetch(self, sql: str, values: Mapping[str, object]) -> list[Any]:
@@ -301,7 +308,7 @@ def _map_error(error: sqlite3.Error, path: Path) -> PillarboxError:
         kind, sentence = _ERRORS[code]
         return kind(sentence.format(path=path, error=reason))
     if str(error).startswith("no such table"):
-        return SchemaMissing(f"A table is missing in {path} ({reason}): run `pillarbox schema install`.")
+        return explain_missing_table(reason, where=f" in {path}")
     is_refused = code == sqlite3.SQLITE_ERROR and not str(error).startswith(_NOT_THE_ROW)
     kind = StoreRefused if is_refused and isinstance(error, sqlite3.OperationalError) else StoreError
     return kind(f"SQLite refused it ({type(error).__name__}: {reason}).")

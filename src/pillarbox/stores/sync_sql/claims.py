@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -18,6 +19,7 @@ from pillarbox.contracts.store import (
 from pillarbox.errors import Fenced
 from pillarbox.message import State, Waits
 from pillarbox.stores.rules import Keep, add_strikes, attach_messages, group_by_strikes
+from pillarbox.stores.statistics import ROLLUP_COLUMNS, classify_failure, count_below
 from pillarbox.stores.sync_sql.database import Transaction
 from pillarbox.stores.sync_sql.rows import (
     StoredClaim,
@@ -27,7 +29,16 @@ from pillarbox.stores.sync_sql.rows import (
     to_duration,
 )
 
-__all__ = ["RelayGone", "free_messages", "read_recovered", "record_claim", "release_lanes", "settle", "take_lanes"]
+__all__ = [
+    "RelayGone",
+    "add_to_rollup",
+    "free_messages",
+    "read_recovered",
+    "record_claim",
+    "release_lanes",
+    "settle",
+    "take_lanes",
+]
 
 
 class RelayGone(Exception):
@@ -51,10 +62,13 @@ def settle(tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep,
     With `renumbers`, a delivered message whose id history has already is closed under another one.
     """
     _check_fence(tx, fence)
+    counters: dict[str, float] = defaultdict(float)
     if settlement.delivered:
-        _deliver(tx, fence, settlement.delivered, settlement.message_ids, keep=keep, renumbers=renumbers)
+        _deliver(tx, fence, settlement.delivered, settlement.message_ids, counters, keep=keep, renumbers=renumbers)
     if settlement.failures:
-        _record_failures(tx, fence, settlement.failures, settlement.message_ids)
+        _record_failures(tx, fence, settlement.failures, settlement.message_ids, counters)
+    if any(counters.values()):
+        add_to_rollup(tx, fence.destination, str(fence.relay_id), counters)
     relay_id = str(fence.relay_id)
     if settlement.finished:
         tx.execute("claims_finish", {"relay_id": relay_id, "numbers": list(settlement.finished)})
@@ -100,8 +114,21 @@ def _claim_values(relay_id: str, claim: Claim) -> dict[str, object]:
     }
 
 
+def add_to_rollup(tx: Transaction, destination: str, relay_id: str, counters: Mapping[str, float]) -> None:
+    """Add to the counters of a destination in this minute, in this relay's row."""
+    values = {column: counters.get(column, 0) for column in ROLLUP_COLUMNS}
+    tx.execute("rollup_add", {"destination": destination, "relay_id": relay_id, **values})
+
+
 def _deliver(
-    tx: Transaction, fence: Fence, ids: Sequence[int], sent: Mapping[int, UUID], *, keep: Keep, renumbers: bool
+    tx: Transaction,
+    fence: Fence,
+    ids: Sequence[int],
+    sent: Mapping[int, UUID],
+    counters: dict[str, float],
+    *,
+    keep: Keep,
+    renumbers: bool,
 ) -> None:
     lanes = _lane_values(fence)
     message_ids = [str(sent[id_]) for id_ in ids if id_ in sent]
@@ -112,18 +139,32 @@ def _deliver(
         "keep": keep,
         "renumbers": renumbers,
     }
+    counted = _count_delivered(tx, values)
     closed = _close_delivered(tx, values, keep=keep)
     if sent and closed < len(ids):
         # A few may be written in another way, or may be no ids at all: those are compared here.
         rows = tx.query("read_message_ids", values)
         left = [id_ for id_, message_id in rows if _is_sent(message_id, sent.get(id_))]
         if left:
-            _close_delivered(tx, values | {"ids": left, "unchecked": True}, keep=keep)
+            closed += _close_delivered(tx, values | {"ids": left, "unchecked": True}, keep=keep)
+    for column, number in counted.items():
+        counters[column] += number
+    if closed < counted["delivered"]:
+        # What was left alone was counted too. Only its part in the longest times stays.
+        for column, number in _count_delivered(tx, values).items():
+            if not column.endswith("_max"):
+                counters[column] -= number
 
 
 def _close_delivered(tx: Transaction, values: Mapping[str, object], *, keep: Keep) -> int:
     tx.execute("journal_drop_delivered" if keep == "off" else "keep_delivered", values)
     return tx.execute("close_delivered", values)
+
+
+def _count_delivered(tx: Transaction, values: Mapping[str, object]) -> dict[str, float]:
+    """Count the messages with these ids that are open, as deliveries. Whether they were sent is not looked at."""
+    (row,) = tx.query("rollup_delivered", values)
+    return count_below(*(float(value or 0) for value in row))  # MySQL gives decimals; of no row the sums are null
 
 
 def _is_sent(message_id: object, sent: UUID | None) -> bool:
@@ -135,7 +176,11 @@ def _is_sent(message_id: object, sent: UUID | None) -> bool:
 
 
 def _record_failures(
-    tx: Transaction, fence: Fence, failures: Sequence[FailedOutcome], sent: Mapping[int, UUID]
+    tx: Transaction,
+    fence: Fence,
+    failures: Sequence[FailedOutcome],
+    sent: Mapping[int, UUID],
+    counters: dict[str, float],
 ) -> None:
     """Close each message or let it wait. The journal gets an entry only where something changed."""
     lanes = _lane_values(fence)
@@ -153,6 +198,8 @@ def _record_failures(
         else:
             tx.execute("failure_keep", values)
             changed = tx.execute("failure_close", values)
+        if changed and (column := classify_failure(failure)) is not None:
+            counters[column] += 1
         action = failure.action
         if changed and action is not None:
             entry = {"message_id": message_ids[id_], "action": action.value}

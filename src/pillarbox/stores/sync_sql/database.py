@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from pillarbox.contracts.store import Selection
+from pillarbox.contracts.store import Order, Selection
 from pillarbox.stores.sql import build_conditions
 from pillarbox.stores.sync_sql.rows import to_microseconds
 
@@ -26,7 +26,14 @@ class Transaction(Protocol):
     def now(self) -> int:
         """Microseconds since 1970, by the store's clock."""
 
-    def query(self, name: str, values: Mapping[str, object] = {}, *, selection: Selection | None = None) -> list[Any]:
+    def query(
+        self,
+        name: str,
+        values: Mapping[str, object] = {},
+        *,
+        selection: Selection | None = None,
+        order: Order = Order.ID,
+    ) -> list[Any]:
         """Run a statement and return its rows. A selection narrows them down, except by state."""
 
     def execute(self, name: str, values: Mapping[str, object] = {}) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import itemgetter
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from pillarbox.contracts.store import (
     NO_BYTE_LIMIT,
     Action,
-    Activity,
     BlockedKey,
     BulkResult,
     Claim,
@@ -25,10 +24,12 @@ from pillarbox.contracts.store import (
     JournalEntry,
     Lane,
     OpenClaim,
+    Order,
     Pause,
     RecoveredClaim,
     Registry,
     RelayInfo,
+    Rollup,
     Selection,
     Settlement,
 )
@@ -44,9 +45,11 @@ from pillarbox.stores.rules import (
     explain_empty_batch,
     list_purged_statuses,
 )
-from pillarbox.stores.statistics import ROWS_LOOKED_UP, build_sample, mark_truncated, merge_counts
+from pillarbox.stores.sql import sort_rows
+from pillarbox.stores.statistics import build_rollup, mark_truncated, merge_counts
 from pillarbox.stores.sync_sql.claims import (
     RelayGone,
+    add_to_rollup,
     free_messages,
     read_recovered,
     record_claim,
@@ -71,13 +74,14 @@ from pillarbox.stores.sync_sql.rows import (
     to_microseconds,
     to_time,
 )
-from pillarbox.stores.unreadable import clean_text, is_key_of_lane
+from pillarbox.stores.unreadable import NO_ID, clean_text, is_key_of_lane
 
 __all__ = ["SyncSqlStore"]
 
 D = TypeVar("D", bound=Database)
 
-_BY_ID: Final = itemgetter(0)
+_OLDEST_LOOKED_UP: Final = 100_000
+"""The most waiting messages that are looked at for the oldest, where no index has their times."""
 _FINDS: Final = {
     "find_pending": {State.PENDING},
     "find_sending": {State.SENDING},
@@ -86,7 +90,7 @@ _FINDS: Final = {
     "find_ended": {State.FAILED, State.SKIPPED, State.DISCARDED},
 }
 """Statement to the states it finds. Each runs on its own, so that each goes through its own index."""
-_COUNTS: Final = ("count_fresh", "count_due", "count_blocked")
+_ENDED: Final = (State.FAILED, State.SKIPPED, State.DISCARDED)
 
 
 class SyncSqlStore(Generic[D]):
@@ -271,6 +275,8 @@ class SyncSqlStore(Generic[D]):
             _note_messages(tx, messages, Action.DISCARDED, by=by, reason=reason)
             for name in ("discard_failed", "discard_open", "close_discarded"):
                 tx.execute(name, values)
+            for destination, count in sorted(Counter(message.destination for message in messages).items()):
+                add_to_rollup(tx, destination, str(NO_ID), {"discarded": count})
             return _finish(tx, Action.DISCARDED, selection, messages)
 
         return await self._database.write(work)
@@ -290,9 +296,11 @@ class SyncSqlStore(Generic[D]):
         if older_than >= FOREVER:
             return 0
         values = {"state": state.value, "older_than": to_duration(older_than), "limit": limit}
-        return await self._database.write(
-            lambda tx: _delete_closed(tx, [row[0] for row in tx.query("purge_due", values)])
-        )
+        return await self._database.write(lambda tx: _delete_closed(tx, self._find_purgeable(tx, values, limit)))
+
+    def _find_purgeable(self, tx: Transaction, values: Mapping[str, object], limit: int) -> Sequence[int]:
+        """Return the ids of the oldest closed messages that outlived their retention."""
+        return [row[0] for row in tx.query("purge_due", values)[:limit]]
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
         return await self._database.write(lambda tx: _delete_closed(tx, ids))
@@ -358,9 +366,13 @@ class SyncSqlStore(Generic[D]):
 
     # --- queries ---
 
-    async def find(self, selection: Selection, *, limit: int, payloads: bool = True) -> Sequence[Message]:
+    async def find(
+        self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
+    ) -> Sequence[Message]:
         states = tuple(State) if selection.states is None else selection.states
-        return await self._database.read(lambda tx: _find(tx, selection, states=states, limit=limit, payloads=payloads))
+        return await self._database.read(
+            lambda tx: _find(tx, selection, states=states, limit=limit, payloads=payloads, order=order)
+        )
 
     async def count(self, selection: Selection) -> int:
         states = tuple(State) if selection.states is None else selection.states
@@ -379,36 +391,39 @@ class SyncSqlStore(Generic[D]):
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         def work(tx: Transaction) -> Sequence[Count]:
-            closed = min(limit, ROWS_LOOKED_UP)
-            counts = _count(tx, "count_closed", {}, limit=closed)
+            counts: list[Count] = []
             for (destination,) in tx.query("open_destinations"):
-                for name in _COUNTS:
-                    counts += _count(tx, name, {"destination": destination}, limit=limit)
+                counts += _count(tx, "count_fresh", {"destination": destination}, limit=limit)
+                for waits in Waits:
+                    values = {"destination": destination, "waits": waits.value}
+                    counts += _count(tx, "count_waiting", values, limit=limit)
+            for state in _ENDED:
+                for (destination,) in tx.query("ended_destinations", {"state": state.value}):
+                    values = {"destination": destination, "state": state.value}
+                    counts += _count(tx, "count_ended", values, limit=limit)
             return merge_counts(counts)
 
         return await self._database.read(work)
 
     async def oldest_due(self) -> Mapping[str, datetime]:
-        rows = await self._database.query("oldest_due")
+        rows = await self._database.query("oldest_due", {"limit": _OLDEST_LOOKED_UP})
         return {clean_text(destination): to_time(at) for destination, at in rows}
 
-    async def activity(self, *, window: timedelta, limit: int = 10_000) -> Activity:
-        def work(tx: Transaction) -> Activity:
-            values = {"window": to_duration(window), "limit": limit}
-            delivered, failed = tx.query("activity", values), tx.query("attempts_failed", values)
-            return Activity(
-                delivered=[
-                    build_sample(clean_text(name), clean_text(topic), latency / 1e6, end_to_end / 1e6, to_time(at))
-                    for name, topic, latency, end_to_end, at in delivered
-                ],
-                attempts_failed={clean_text(destination): count for destination, count in failed},
-                complete=len(delivered) < limit and sum(count for _, count in failed) < limit,
-            )
+    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+        rows = await self._database.query("rollups", {"window": to_duration(window)})
+        return [build_rollup(clean_text(row[0]), to_time(row[1]), row[2:]) for row in rows]
 
-        return await self._database.read(work)
-
-    async def claims(self, *, older_than: timedelta, limit: int = 50) -> Sequence[OpenClaim]:
+    async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
+        if older_than >= FOREVER:
+            return 0
         values = {"older_than": to_duration(older_than), "limit": limit}
+        return await self._database.write(lambda tx: tx.execute("purge_rollups", values))
+
+    async def claims(
+        self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
+    ) -> Sequence[OpenClaim]:
+        relay = None if relay_id is None else str(relay_id)
+        values = {"older_than": to_duration(older_than), "limit": limit, "relay_id": relay}
         return [open_claim_from_row(row) for row in await self._database.query("claims_old", values)]
 
 
@@ -420,8 +435,9 @@ def _find(
     limit: int,
     payloads: bool = False,
     parked: bool = True,
+    order: Order = Order.ID,
 ) -> list[Message]:
-    """Return the first of the selected messages that are in one of these states, by id."""
+    """Return the first of the selected messages that are in one of these states, in this order."""
     names = [name for name, found in _FINDS.items() if not found.isdisjoint(states)]
     if selection.tried or selection.min_attempts:
         # Messages that were tried are never fresh: smaller indexes find them.
@@ -432,8 +448,8 @@ def _find(
     if len(names) > 1:
         # One time for all: a message whose relay expires between two statements would be neither pending nor sending.
         values["now"] = tx.now
-    rows = [row for name in names for row in tx.query(name, values, selection=selection)]
-    return [stored_message_from_row(row) for row in sorted(rows, key=_BY_ID)[:limit]]
+    rows = [row for name in names for row in tx.query(name, values, selection=selection, order=order)]
+    return [stored_message_from_row(row) for row in sort_rows(rows, order)[:limit]]
 
 
 def _find_in_locked_lanes(

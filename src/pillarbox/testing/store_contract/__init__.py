@@ -30,7 +30,7 @@ from pillarbox.testing.store_contract.operations import (
     RefusalContract,
     RevisionContract,
 )
-from pillarbox.testing.store_contract.queries import ActivityContract, CountsContract, FindContract, JournalContract
+from pillarbox.testing.store_contract.queries import CountsContract, FindContract, JournalContract, RollupContract
 from pillarbox.testing.store_contract.reading import (
     ByteLimitContract,
     LateRowsContract,
@@ -73,7 +73,7 @@ class StoreContract(
     JournalContract,
     FindContract,
     CountsContract,
-    ActivityContract,
+    RollupContract,
     InboxContract,
     TimesContract,
     HostileRowsContract,

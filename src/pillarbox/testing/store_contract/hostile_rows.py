@@ -106,7 +106,7 @@ class HostileRowsContract:
         assert sum(one.count for one in await store.counts()) == len(found)
         assert len(await store.journal(limit=MANY)) == len(half)
         await store.oldest_due()
-        await store.activity(window=HOUR)
+        await store.rollups(window=HOUR)
         await store.claims(older_than=timedelta(0))
         assert (await store.discard(Selection(), by="ann", reason="junk", limit=MANY)).count == len(found)
         assert (

@@ -1,13 +1,26 @@
-"""Queries: finding and counting messages, recent activity, the journal and pauses."""
+"""Queries: finding and counting messages, rollups and ages, the journal and pauses."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import Claim, FailedOutcome, JournalEntry, Pause, Selection, Store
+from pillarbox.contracts.store import (
+    LATENCY_BOUNDS,
+    Claim,
+    FailedOutcome,
+    JournalEntry,
+    Order,
+    Pause,
+    Rollup,
+    Selection,
+    Settlement,
+    Store,
+)
+from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample
@@ -33,7 +46,7 @@ from pillarbox.testing.store_contract.arrange import (
     settle_failures,
 )
 
-__all__ = ["ActivityContract", "CountsContract", "FindContract", "JournalContract"]
+__all__ = ["CountsContract", "FindContract", "JournalContract", "RollupContract"]
 
 
 async def _find_ids(harness: StoreHarness, selection: Selection) -> list[int]:
@@ -202,6 +215,28 @@ class FindContract:
         later = waiting.status_at + timedelta(microseconds=1)
         assert await _find_ids(harness, Selection(changed_before=later)) == list_ids([closed, waiting])
 
+    async def test_those_with_most_attempts_come_first_if_asked(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        one, two, three, four = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD, NEAR)))
+        await settle_failures(store, fence, retry(one, attempts=1), retry(two, attempts=4), retry(three, attempts=4))
+        await settle_failures(store, fence, fail(four, attempts=9), number=1_001)
+        found = await store.find(Selection(), limit=3, order=Order.ATTEMPTS)
+        assert list_ids(found) == list_ids([four, two, three])
+        pending = Selection(states=[State.PENDING], min_attempts=1)
+        assert list_ids(await store.find(pending, limit=2, order=Order.ATTEMPTS)) == list_ids([two, three])
+
+    async def test_those_that_changed_last_come_first_if_asked(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE, lease=HOUR)
+        messages = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        for message in (messages[1], messages[0], messages[2]):
+            harness.clock.advance(LEASE)
+            await close(store, fence, message, State.FAILED)
+        failed = Selection(states=[State.FAILED])
+        found = await store.find(failed, limit=2, order=Order.NEWEST)
+        assert list_ids(found) == list_ids([messages[2], messages[0]])
+
     async def test_payloads_can_be_left_out(self, harness: StoreHarness) -> None:
         store = harness.store
         messages = await put(harness, sample(key=NEAR), sample(key=SECOND))
@@ -245,13 +280,15 @@ class CountsContract:
     async def test_counts_by_state(self, harness: StoreHarness) -> None:
         store = harness.store
         fence = await own(store, LANE)
-        states = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
+        states = (State.FAILED, State.SKIPPED, State.DISCARDED)
         assert await store.renew(fence.relay_id, lease=3 * HOUR, reachable=["orders"])
         closing = await put(harness, *(sample(key=NEAR) for _ in states))
         sending, _ = await put(harness, sample(key=NEAR), sample(key=NEAR))
         closed_at = harness.clock.advance(HOUR)
         for message, state in zip(closing, states, strict=True):
             await close(store, fence, message, state)
+        (delivered,) = await put(harness, sample(key=SECOND))
+        await close(store, fence, delivered, State.DELIVERED)
         await store.claim(fence, Claim(1, [sending.id]))
         harness.clock.advance(HOUR)
         assert await _read_counts(store) == {
@@ -259,21 +296,36 @@ class CountsContract:
             ("orders", "orders", State.SENDING, True): (1, sending.created_at),
         } | {("orders", "orders", state, True): (1, closed_at) for state in states}
 
-    async def test_what_waits_for_a_later_time_is_counted_apart(self, harness: StoreHarness) -> None:
+    async def test_what_is_not_yet_due_is_counted_apart(self, harness: StoreHarness) -> None:
         store, now = harness.store, harness.clock.now()
-        fence = await own(store, LANE)
-        retrying, later, *_ = await put(
+        fence = await own(store, LANE, lease=HOUR)
+        retried, postponed, *_ = await put(
             harness,
             sample(key=NEAR),
             sample(key=SECOND),
             sample(key=THIRD, available_at=now + 2 * HOUR),
             sample(key=THIRD, available_at=now - HOUR),
         )
-        await settle_failures(store, fence, retry(retrying, delay=LEASE), retry(later, delay=HOUR))
+        harness.clock.advance(LEASE)  # a database may write the time of its own clock into new rows
+        # It could have gone before its first attempt, so it is due, whenever it is tried again.
+        await settle_failures(store, fence, retry(retried, delay=3 * HOUR))
+        await store.defer(Selection(ids=[postponed.id]), until=now + HOUR, by="ann", limit=1)
         group = ("orders", "orders", State.PENDING)
-        assert await _read_counts(store) == {(*group, True): (1, now - HOUR), (*group, False): (3, now + LEASE)}
-        harness.clock.advance(LEASE)
         assert await _read_counts(store) == {(*group, True): (2, now - HOUR), (*group, False): (2, now + HOUR)}
+        harness.clock.advance(HOUR)
+        assert await _read_counts(store) == {(*group, True): (3, now - HOUR), (*group, False): (1, now + 2 * HOUR)}
+
+    async def test_a_destination_is_counted_by_itself_however_many_another_has(self, harness: StoreHarness) -> None:
+        store = harness.store
+        few = await put(harness, *(sample(key=NEAR, destination="billing") for _ in range(2)))
+        fence = await own(store, LANE, destination="billing")
+        await settle_failures(store, fence, *(fail(message) for message in few))
+        harness.clock.advance(LEASE / 10)
+        many = await put(harness, *(sample(key=NEAR) for _ in range(5)))
+        await settle_failures(store, await own(store, LANE), *(fail(message) for message in many))
+        counts = {one.destination: (one.count, one.more) for one in await store.counts(limit=4)}
+        assert counts["billing"] == (2, False)
+        assert (counts["orders"][0] <= 4, counts["orders"][1]) == (True, True)
 
     async def test_what_is_parked_was_due_when_it_was_written(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -297,9 +349,9 @@ class CountsContract:
         fence = await own(store, LANE)
         messages = await put(harness, *(sample(key=NEAR) for _ in range(10)))
         for message in messages[:5]:
-            await close(store, fence, message, State.DELIVERED)
+            await close(store, fence, message, State.FAILED)
         counted = await _read_counts(store, limit=3)
-        assert {state for _, _, state, _ in counted} == {State.PENDING, State.DELIVERED}
+        assert {state for _, _, state, _ in counted} == {State.PENDING, State.FAILED}
         assert all(1 <= count <= 3 for count, _ in counted.values())
         assert {count for count, _ in (await _read_counts(store, limit=5)).values()} == {5}
 
@@ -307,14 +359,20 @@ class CountsContract:
 _MINUTE = timedelta(minutes=1)
 
 
-def _subtract(begin: datetime | None, end: datetime | None) -> timedelta:
-    assert begin is not None
-    assert end is not None
-    return end - begin
+async def _sum_rollups(store: Store, destination: str = "orders", *, window: timedelta = HOUR) -> Rollup:
+    """Return the counters of one destination, which all lie in one minute."""
+    rollups = [one for one in await store.rollups(window=window) if one.destination == destination]
+    assert len(rollups) == 1
+    return rollups[0]
 
 
-class ActivityContract:
-    """`Store.oldest_due`, `activity` and `claims`."""
+def _is_near(seconds: float, expected: timedelta) -> bool:
+    # A store may compute with doubles of seconds since 1970.
+    return abs(seconds - expected.total_seconds()) < 1e-5
+
+
+class RollupContract:
+    """`Store.oldest_due`, `rollups` and `claims`."""
 
     async def test_nothing_is_due_where_nothing_waits(self, harness: StoreHarness) -> None:
         assert dict(await harness.store.oldest_due()) == {}
@@ -331,68 +389,188 @@ class ActivityContract:
         harness.clock.advance(2 * HOUR)
         assert dict(await harness.store.oldest_due()) == {"orders": message.available_at}
 
-    async def test_what_is_parked_or_held_is_nobodys_delay(self, harness: StoreHarness) -> None:
-        head, behind = await put(harness, sample(key=NEAR), sample(key=NEAR))
-        fence = await own(harness.store, LANE)
-        await settle_failures(harness.store, fence, hold(head))
-        await park(harness.store, fence, behind)
+    async def test_what_waits_for_another_attempt_is_as_old_as_before_the_first(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE, lease=9 * HOUR)
+        for attempts in (1, 2, 3):
+            harness.clock.advance(HOUR)
+            await settle_failures(store, fence, retry(message, attempts=attempts, delay=9 * HOUR))
+            assert dict(await store.oldest_due()) == {"orders": message.created_at}
+
+    async def test_a_deferred_one_is_old_from_its_due_time_on_after_attempts_too(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR), delay=HOUR)
+        fence = await own(store, LANE, lease=9 * HOUR)
+        harness.clock.advance(2 * HOUR)
+        await settle_failures(store, fence, retry(message, delay=HOUR))
+        assert dict(await store.oldest_due()) == {"orders": message.available_at}
+
+    async def test_what_is_parked_is_as_old_as_before(self, harness: StoreHarness) -> None:
+        store = harness.store
+        head, behind, later = await put(harness, *(sample(key=NEAR) for _ in range(3)))
+        (deferred,) = await put(harness, sample(key=NEAR), delay=_MINUTE)
+        fence = await own(store, LANE, lease=9 * HOUR)
+        await settle_failures(store, fence, hold(head))
+        harness.clock.advance(HOUR)
+        await park(store, fence, behind, later)
+        assert dict(await store.oldest_due()) == {"orders": behind.created_at}
+        await store.discard(Selection(ids=list_ids([behind, later])), by="ann", reason="no", limit=2)
+        await park(store, fence, deferred)
+        assert dict(await store.oldest_due()) == {"orders": deferred.available_at}
+
+    async def test_what_is_held_waits_for_a_person(self, harness: StoreHarness) -> None:
+        (head,) = await put(harness, sample(key=NEAR))
+        await settle_failures(harness.store, await own(harness.store, LANE), hold(head))
         assert dict(await harness.store.oldest_due()) == {}
 
-    async def test_deliveries_are_told_with_their_latency(self, harness: StoreHarness) -> None:
-        (message,) = await put(harness, sample(key=NEAR, topic="eu"))
-        fence = await own(harness.store, LANE, lease=HOUR)
-        harness.clock.advance(_MINUTE)
-        closed = await close(harness.store, fence, message, State.DELIVERED)
-        activity = await harness.store.activity(window=HOUR)
-        (one,) = activity.delivered
-        assert (one.destination, one.topic) == ("orders", "eu")
-        assert one.latency == _subtract(closed.created_at, closed.status_at)
-        assert one.end_to_end == _subtract(closed.event_time, closed.status_at)
-        assert one.at == closed.status_at
-        assert activity.complete
+    async def test_a_redriven_one_is_as_old_as_its_redrive(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE, lease=9 * HOUR)
+        await settle_failures(store, fence, fail(message))
+        redriven_at = harness.clock.advance(HOUR)
+        await store.redrive(Selection(), by="ann", limit=1)
+        harness.clock.advance(HOUR)
+        assert dict(await store.oldest_due()) == {"orders": redriven_at}
+        await settle_failures(store, fence, retry(message))
+        assert dict(await store.oldest_due()) == {"orders": redriven_at}
+
+    async def test_a_postponed_one_is_not_old_until_then(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        until = harness.clock.now() + HOUR
+        await store.defer(Selection(ids=[message.id]), until=until, by="ann", limit=1)
+        assert dict(await store.oldest_due()) == {}
+        harness.clock.advance(HOUR)
+        assert dict(await store.oldest_due()) == {"orders": until}
+
+    async def test_nothing_is_counted_before_the_first_settlement(self, harness: StoreHarness) -> None:
+        await put(harness, sample(key=NEAR))
+        assert list(await harness.store.rollups(window=HOUR)) == []
+
+    async def test_deliveries_are_counted_with_their_times(self, harness: StoreHarness) -> None:
+        store = harness.store
+        happened = harness.clock.now() - HOUR
+        fence = await own(store, LANE, lease=HOUR)
+        messages = await put(harness, *(sample(key=key, event_time=happened) for key in (NEAR, SECOND)))
+        messages += await put(harness, sample(key=THIRD, event_time=happened), delay=timedelta(0))
+        now = harness.clock.advance(4 * LEASE)
+        await store.settle(fence, Settlement(delivered=list_ids(messages)))
+        latencies = [now - (one.available_at or one.created_at or now) for one in messages]
+        rollup = await _sum_rollups(store)
+        assert (rollup.delivered, rollup.failed, rollup.retried, rollup.discarded) == (3, 0, 0, 0)
+        assert rollup.minute == now.replace(second=0, microsecond=0)
+        assert _is_near(rollup.latency_sum, sum(latencies, timedelta(0)))
+        assert _is_near(rollup.latency_max, max(latencies))
+        assert _is_near(rollup.end_to_end_sum, 3 * (HOUR + 4 * LEASE))
+        assert _is_near(rollup.end_to_end_max, HOUR + 4 * LEASE)
+        counted = dict(zip((*LATENCY_BOUNDS, None), rollup.latencies, strict=True))
+        assert {bound: count for bound, count in counted.items() if count} == {60.0: 3}
+
+    async def test_each_latency_is_in_its_bucket(self, harness: StoreHarness) -> None:
+        store, began = harness.store, harness.clock.now()
+        fence = await own(store, LANE, lease=9 * HOUR)
+        for seconds in (0.0, 0.004, *(1.1 * bound for bound in LATENCY_BOUNDS)):
+            now = harness.clock.now()
+            (message,) = await put(harness, sample(key=NEAR, available_at=now - timedelta(seconds=seconds)))
+            await store.settle(fence, Settlement(delivered=[message.id]))
+        (rollup,) = await store.rollups(window=harness.clock.now() - began)
+        assert list(rollup.latencies) == [2, *[1] * len(LATENCY_BOUNDS)]
 
     async def test_a_deferred_ones_latency_begins_when_it_was_due(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR), delay=HOUR)
         fence = await own(harness.store, LANE, lease=3 * HOUR)
-        harness.clock.advance(HOUR + _MINUTE)
-        closed = await close(harness.store, fence, message, State.DELIVERED)
-        (one,) = (await harness.store.activity(window=HOUR)).delivered
-        assert one.latency == _subtract(message.available_at, closed.status_at)
-
-    async def test_a_retried_ones_latency_begins_when_it_was_written(self, harness: StoreHarness) -> None:
-        (message,) = await put(harness, sample(key=NEAR))
-        fence = await own(harness.store, LANE, lease=HOUR)
-        await settle_failures(harness.store, fence, retry(message))
-        harness.clock.advance(_MINUTE)
-        closed = await close(harness.store, fence, message, State.DELIVERED)
-        (one,) = (await harness.store.activity(window=HOUR)).delivered
-        assert one.latency == _subtract(message.created_at, closed.status_at)
-
-    async def test_only_the_window_is_looked_at(self, harness: StoreHarness) -> None:
-        (message,) = await put(harness, sample(key=NEAR))
-        fence = await own(harness.store, LANE, lease=3 * HOUR)
-        await settle_failures(harness.store, fence, retry(message))
+        now = harness.clock.advance(HOUR + _MINUTE)
         await close(harness.store, fence, message, State.DELIVERED)
-        harness.clock.advance(2 * HOUR)
-        activity = await harness.store.activity(window=HOUR)
-        assert (list(activity.delivered), dict(activity.attempts_failed)) == ([], {})
+        latency = now - (message.available_at or now)
+        assert _is_near((await _sum_rollups(harness.store)).latency_max, latency)
 
-    async def test_of_many_deliveries_the_latest_are_told(self, harness: StoreHarness) -> None:
-        messages = await put(harness, *(sample(key=NEAR, topic=f"t{number}") for number in range(4)))
-        fence = await own(harness.store, LANE, lease=HOUR)
-        for number, message in enumerate(messages):
-            harness.clock.advance(_MINUTE)
-            await close(harness.store, fence, message, State.DELIVERED, number=1_000 + number)
-        activity = await harness.store.activity(window=HOUR, limit=2)
-        assert [one.topic for one in activity.delivered] == ["t3", "t2"]
-        assert not activity.complete
+    async def test_a_retried_ones_latency_begins_when_it_was_due(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR), delay=HOUR)
+        fence = await own(harness.store, LANE, lease=9 * HOUR)
+        harness.clock.advance(HOUR + _MINUTE)
+        await settle_failures(harness.store, fence, retry(message))
+        now = harness.clock.advance(2 * _MINUTE)
+        await close(harness.store, fence, message, State.DELIVERED)
+        latencies = [one.latency_max for one in await harness.store.rollups(window=HOUR) if one.delivered]
+        assert [_is_near(latency, now - (message.available_at or now)) for latency in latencies] == [True]
 
-    async def test_failed_attempts_are_counted_by_destination(self, harness: StoreHarness) -> None:
-        first, second = await put(harness, sample(key=NEAR), sample(key=SECOND))
-        fence = await own(harness.store, LANE)
-        await settle_failures(harness.store, fence, retry(first), retry(second))
-        await settle_failures(harness.store, fence, retry(first, attempts=2), number=1_001)
-        assert dict((await harness.store.activity(window=HOUR)).attempts_failed) == {"orders": 3}
+    async def test_each_outcome_has_its_counter(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        messages = await put(harness, *(sample(key=NEAR) for _ in range(7)))
+        tried, held, failed, forwarded, skipped, discarded, by_hand = messages
+        await settle_failures(
+            store,
+            fence,
+            retry(tried),
+            hold(held),
+            fail(failed),
+            replace(fail(forwarded), forward_to="spare"),
+            FailedOutcome(message_id=skipped.id, state=State.SKIPPED),
+            FailedOutcome(message_id=discarded.id, state=State.DISCARDED),
+        )
+        await store.discard(Selection(ids=[by_hand.id, failed.id]), by="ann", reason="no", limit=2)
+        await park(store, fence, by_hand)
+        rollup = await _sum_rollups(store)
+        assert (rollup.delivered, rollup.failed, rollup.retried, rollup.discarded) == (0, 3, 1, 3)
+
+    async def test_a_repeated_settlement_is_counted_once(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        one, two, three = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        settlement = Settlement(delivered=[one.id], failures=[retry(two), fail(three)])
+        for _ in range(3):
+            await store.settle(fence, settlement)
+        rollup = await _sum_rollups(store)
+        assert (rollup.delivered, rollup.retried, rollup.failed) == (1, 1, 1)
+        assert len(await store.journal()) == 2
+
+    async def test_what_the_fence_refuses_is_not_counted(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        harness.clock.advance(2 * LEASE)
+        await own(store, LANE)
+        with suppress(Fenced):
+            await store.settle(fence, Settlement(delivered=[message.id], failures=[retry(message)]))
+        assert list(await store.rollups(window=HOUR)) == []
+
+    async def test_relays_add_up(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fences = [await own(store, LANE), await own(store, OTHER)]
+        near, far = await put(harness, sample(key=NEAR), sample(key=FAR))
+        for fence, message in zip(fences, (near, far), strict=True):
+            await store.settle(fence, Settlement(delivered=[message.id]))
+        assert (await _sum_rollups(store)).delivered == 2
+
+    async def test_each_destination_and_minute_has_its_counters(self, harness: StoreHarness) -> None:
+        store = harness.store
+        orders = await own(store, LANE, lease=HOUR)
+        billing = await own(store, LANE, destination="billing", lease=HOUR)
+        times = []
+        for _ in range(2):
+            times.append(harness.clock.advance(_MINUTE).replace(second=0, microsecond=0))
+            one, other = await put(harness, sample(key=NEAR), sample(key=NEAR, destination="billing"))
+            await store.settle(orders, Settlement(delivered=[one.id]))
+            await store.settle(billing, Settlement(failures=[fail(other)]))
+        found = [(one.minute, one.destination, one.delivered, one.failed) for one in await store.rollups(window=HOUR)]
+        assert sorted(found) == sorted([(at, "orders", 1, 0) for at in times] + [(at, "billing", 0, 1) for at in times])
+
+    async def test_only_the_window_is_told_and_old_minutes_can_be_deleted(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE, lease=9 * HOUR)
+        for _ in range(3):
+            (message,) = await put(harness, sample(key=NEAR))
+            await store.settle(fence, Settlement(delivered=[message.id]))
+            harness.clock.advance(HOUR)
+        assert [one.delivered for one in await store.rollups(window=HOUR)] == [1]
+        assert len(await store.rollups(window=3 * HOUR)) == 3
+        assert await store.purge_rollups(older_than=HOUR + _MINUTE, limit=1) == 1
+        assert await store.purge_rollups(older_than=HOUR + _MINUTE, limit=MANY) == 1
+        assert await store.purge_rollups(older_than=HOUR + _MINUTE, limit=MANY) == 0
+        assert len(await store.rollups(window=9 * HOUR)) == 1
 
     async def test_what_is_in_hand_for_long_is_told_oldest_first(self, harness: StoreHarness) -> None:
         first, second, third = await put(harness, sample(key=NEAR), sample(key=SECOND), sample(key=FAR))
@@ -408,6 +586,8 @@ class ActivityContract:
         assert (one.relay_id, one.claimed_at, one.strikes) == (fence.relay_id, began, 2)
         assert list(await harness.store.claims(older_than=LEASE * 100)) == []
         assert len(await harness.store.claims(older_than=_MINUTE, limit=1)) == 1
+        assert list(await harness.store.claims(older_than=_MINUTE, relay_id=fence.relay_id)) == list(both)
+        assert list(await harness.store.claims(older_than=_MINUTE, relay_id=uuid4())) == []
 
 
 class JournalContract:

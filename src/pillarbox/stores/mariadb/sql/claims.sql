@@ -15,7 +15,8 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
 -- Let an undelivered message wait. A repeat changes nothing until the time that the first one set.
 -- The cast: to MySQL a sum with null is a double, and a double rounds the time of a parked message out of range.
 update pillarbox_outbox
-   set waits = :waits, attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
+   set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = :waits,
+       attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
        available_at = coalesce(cast(:now + :delay as signed), 9223372036854775807)
  where id = :id
    and destination = :destination and `partition` in :partitions

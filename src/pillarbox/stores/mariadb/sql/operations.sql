@@ -1,7 +1,7 @@
 -- name: purge_due
--- Closed messages that outlived their retention, oldest first.
-select id from pillarbox_history
- where status = :state and status_at <= :now - :older_than
+-- Closed messages of a destination that outlived their retention, oldest first.
+select id, status_at from pillarbox_history
+ where status = :state and destination = :destination and status_at <= :now - :older_than
  order by status_at, id
  limit :limit
    for update skip locked

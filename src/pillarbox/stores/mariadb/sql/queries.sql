@@ -88,55 +88,35 @@ select destination, topic,
          limit :limit) as looked_at
  group by destination, topic, state, due
 
--- name: count_due
--- How many messages of a destination wait for a time, looking at no more than so many.
-select destination, topic,
-       case when id in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
-                   cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
-                   where claimed.id is not null and r.expires_at > :now) then 'sending' else 'pending' end as state,
-       available_at <= :now as due, count(*), min(available_at)
-  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
-         where destination = :destination and waits in ('deferred', 'retry')
-         limit :limit) as looked_at
- group by destination, topic, state, due
-
--- name: count_blocked
--- How many messages of a destination wait behind another or for a person, looking at no more than so many.
+-- name: count_waiting
+-- How many messages of a destination wait for something, due or not, looking at no more than so many.
 select destination, topic,
        case when waits = 'held' then 'failed' when id in (select claimed.id from pillarbox_claim as c join pillarbox_relay as r on r.relay_id = c.relay_id
                    cross join json_table(c.message_ids, '$[*]' columns (id bigint path '$')) as claimed
                    where claimed.id is not null and r.expires_at > :now) then 'sending' else 'pending' end as state,
-       1 as due, count(*), min(created_at)
-  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
-         where destination = :destination and waits in ('parked', 'held')
+       waits = 'held' or since <= :now as due, count(*), min(since)
+  from (select id, destination, topic, waits, coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since
+          from pillarbox_outbox
+         where destination = :destination and waits = :waits
          limit :limit) as looked_at
  group by destination, topic, state, due
 
--- name: count_closed
--- How many messages ended in each way, looking at no more than the latest so many of each.
-(select destination, topic, status, 1, count(*), min(status_at)
-   from (select destination, topic, status, status_at from pillarbox_history where status = 'delivered'
-          order by status_at desc, id desc limit :limit) as latest
-  group by destination, topic, status)
-union all
-(select destination, topic, status, 1, count(*), min(status_at)
-   from (select destination, topic, status, status_at from pillarbox_history where status = 'failed'
-          order by status_at desc, id desc limit :limit) as latest
-  group by destination, topic, status)
-union all
-(select destination, topic, status, 1, count(*), min(status_at)
-   from (select destination, topic, status, status_at from pillarbox_history where status = 'skipped'
-          order by status_at desc, id desc limit :limit) as latest
-  group by destination, topic, status)
-union all
-(select destination, topic, status, 1, count(*), min(status_at)
-   from (select destination, topic, status, status_at from pillarbox_history where status = 'discarded'
-          order by status_at desc, id desc limit :limit) as latest
-  group by destination, topic, status)
+-- name: ended_destinations
+-- The destinations that have messages which ended without a delivery.
+select distinct destination from pillarbox_history where status = :state
+
+-- name: count_ended
+-- How many messages of a destination ended so, looking at no more than so many.
+select destination, topic, status, 1, count(*), min(status_at)
+  from (select destination, topic, status, status_at from pillarbox_history
+         where status = :state and destination = :destination
+         order by status_at desc
+         limit :limit) as latest
+ group by destination, topic, status
 
 -- name: oldest_due
--- When the longest waiting message of each destination was due: one probe per lane and reason to wait. What is parked
--- waits for another message, and does not count.
+-- When the longest waiting message of each destination first could have gone: one probe per lane for fresh and deferred
+-- ones. No index has the times of those that are retried or parked: no more than so many of each destination are looked at.
 with recursive lane (number) as (
     select 0 union all select number + 1 from lane where number < 63
 ), due (destination, at) as (
@@ -148,19 +128,22 @@ with recursive lane (number) as (
       from (select distinct destination from pillarbox_outbox where waits is null) as place cross join lane
     union all
     select place.destination,
-           (select o.available_at from pillarbox_outbox as o
-             where o.waits = place.waits and o.destination = place.destination and o.`partition` = lane.number
+           (select coalesce(o.due_at, o.available_at) from pillarbox_outbox as o
+             where o.waits = 'deferred' and o.destination = place.destination and o.`partition` = lane.number
                and o.available_at <= :now
              order by o.available_at limit 1)
-      from (select distinct waits, destination from pillarbox_outbox where waits in ('deferred', 'retry')) as place
-     cross join lane
+      from (select distinct destination from pillarbox_outbox where waits = 'deferred') as place cross join lane
+    union all
+    (select destination, coalesce(due_at, created_at) from pillarbox_outbox where waits = 'retry' limit :limit)
+    union all
+    (select destination, coalesce(due_at, created_at) from pillarbox_outbox where waits = 'parked' limit :limit)
 )
-select destination, min(at) from due where at is not null group by destination
+select destination, min(at) from due where at <= :now group by destination
 
 -- name: claims_old
 -- Batches that have been in a relay's hands for long, oldest first.
 select relay_id, claimed_at, message_ids, strikes
   from pillarbox_claim
- where claimed_at <= :now - :older_than and json_length(message_ids) > 0
+ where claimed_at <= :now - :older_than and json_length(message_ids) > 0 and (:relay_id is null or relay_id = :relay_id)
  order by claimed_at
  limit :limit

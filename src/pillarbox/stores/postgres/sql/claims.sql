@@ -16,7 +16,8 @@ with lanes as materialized (
         on conflict (relay_id, number) do nothing
 ), parked as (
     update pillarbox_outbox
-       set waits = 'parked', available_at = 'infinity', status_at = coalesce($9::timestamptz, statement_timestamp())
+       set waits = 'parked', available_at = 'infinity', status_at = coalesce($9::timestamptz, statement_timestamp()),
+           due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at)
      where id = any($8::bigint[]) and destination = $2 and partition = any($3::smallint[]) and (waits is null or waits = 'deferred')
        and (select holds from fence)
 )
@@ -54,6 +55,45 @@ with lanes as materialized (
                    correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error
               from closed) c
      where $9::text <> 'off'
+), took as (
+    select width_bucket(latency, '{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800}'::float8[]) as bucket,
+           count(*), sum(latency) as latency_sum, max(latency) as latency_max, sum(end_to_end) as end_to_end_sum,
+           max(end_to_end) as end_to_end_max
+      from (select least(greatest(now - date_part('epoch', coalesce(due_at, case waits when 'deferred' then available_at end, created_at)), 0), 1e10)
+                   as latency,
+                   least(greatest(now - date_part('epoch', event_time), 0), 1e10) as end_to_end
+              from closed, date_part('epoch', coalesce($10::timestamptz, statement_timestamp())) as now offset 0) c
+     group by 1
+), counted as (
+    insert into pillarbox_rollup as r (
+        minute, destination, relay_id, delivered, latency_sum, latency_max, end_to_end_sum, end_to_end_max, under_5ms,
+        under_10ms, under_25ms, under_50ms, under_100ms, under_250ms, under_500ms, under_1s, under_2500ms, under_5s,
+        under_10s, under_30s, under_1m, under_5m, under_30m, from_30m)
+    select date_trunc('minute', coalesce($10::timestamptz, statement_timestamp())), $2, $1, sum(count), sum(latency_sum),
+           max(latency_max), sum(end_to_end_sum), max(end_to_end_max),
+           coalesce(sum(count) filter (where bucket = 0), 0), coalesce(sum(count) filter (where bucket = 1), 0),
+           coalesce(sum(count) filter (where bucket = 2), 0), coalesce(sum(count) filter (where bucket = 3), 0),
+           coalesce(sum(count) filter (where bucket = 4), 0), coalesce(sum(count) filter (where bucket = 5), 0),
+           coalesce(sum(count) filter (where bucket = 6), 0), coalesce(sum(count) filter (where bucket = 7), 0),
+           coalesce(sum(count) filter (where bucket = 8), 0), coalesce(sum(count) filter (where bucket = 9), 0),
+           coalesce(sum(count) filter (where bucket = 10), 0), coalesce(sum(count) filter (where bucket = 11), 0),
+           coalesce(sum(count) filter (where bucket = 12), 0), coalesce(sum(count) filter (where bucket = 13), 0),
+           coalesce(sum(count) filter (where bucket = 14), 0), coalesce(sum(count) filter (where bucket = 15), 0)
+      from took
+    having count(*) > 0
+        on conflict (minute, destination, relay_id) do update
+       set delivered = r.delivered + excluded.delivered, latency_sum = r.latency_sum + excluded.latency_sum,
+           latency_max = greatest(r.latency_max, excluded.latency_max),
+           end_to_end_sum = r.end_to_end_sum + excluded.end_to_end_sum,
+           end_to_end_max = greatest(r.end_to_end_max, excluded.end_to_end_max),
+           under_5ms = r.under_5ms + excluded.under_5ms, under_10ms = r.under_10ms + excluded.under_10ms,
+           under_25ms = r.under_25ms + excluded.under_25ms, under_50ms = r.under_50ms + excluded.under_50ms,
+           under_100ms = r.under_100ms + excluded.under_100ms, under_250ms = r.under_250ms + excluded.under_250ms,
+           under_500ms = r.under_500ms + excluded.under_500ms, under_1s = r.under_1s + excluded.under_1s,
+           under_2500ms = r.under_2500ms + excluded.under_2500ms, under_5s = r.under_5s + excluded.under_5s,
+           under_10s = r.under_10s + excluded.under_10s, under_30s = r.under_30s + excluded.under_30s,
+           under_1m = r.under_1m + excluded.under_1m, under_5m = r.under_5m + excluded.under_5m,
+           under_30m = r.under_30m + excluded.under_30m, from_30m = r.from_30m + excluded.from_30m
 ), forgotten as (
     delete from pillarbox_journal j using closed c
      where $9::text = 'off' and j.message_id = c.message_id and j.destination = c.destination
@@ -73,7 +113,7 @@ select partition from lanes
 -- sequence gets there, and a redrive gives such a message a new id.
 -- $1 relay, $2 destination, $3 partitions, $4 ids, $5 states, $6 waits, $7 attempts, $8 errors, $9 delays, $10 details,
 -- $11 actions (null: no line), $12 destinations to forward to (null: none), $13 message ids (null: the id decides),
--- $14 now or null
+-- $14 now or null. A repeat changes nothing until the time that the first one set.
 with trouble as materialized (
     select *, coalesce($14::timestamptz, statement_timestamp()) as now
       from unnest($4::bigint[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::interval[], $10::text[], $11::text[],
@@ -96,19 +136,35 @@ with trouble as materialized (
 ), waiting as (
     update pillarbox_outbox o
        set waits = t.waits_for, attempts = t.spent, last_error = coalesce(t.error, o.last_error), status_at = t.now,
-           available_at = case when t.waits_for in ('parked', 'held') then 'infinity' else t.now + coalesce(t.delay, interval '0') end
+           available_at = case when t.waits_for in ('parked', 'held') then 'infinity' else t.now + coalesce(t.delay, interval '0') end,
+           due_at = coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
       from trouble t
      where o.id = any($4::bigint[]) and o.id = t.message and t.state = 'pending'
        and o.destination = $2 and o.partition = any($3::smallint[]) and o.message_id = coalesce(t.sent, o.message_id)
+       and not (o.waits is not distinct from t.waits_for and o.attempts = t.spent
+                and o.last_error is not distinct from coalesce(t.error, o.last_error) and o.available_at > t.now)
     returning o.id, o.message_id, o.destination, t.*
 ), forwarded as (
     update pillarbox_outbox o
        set destination = t.forward_to, waits = 'retry', available_at = t.now, attempts = 0,
-           last_error = coalesce(t.error, o.last_error), status_at = t.now
+           last_error = coalesce(t.error, o.last_error), status_at = t.now, due_at = t.now
       from trouble t
      where o.id = any($4::bigint[]) and o.id = t.message and t.forward_to is not null
        and o.destination = $2 and o.partition = any($3::smallint[]) and o.message_id = coalesce(t.sent, o.message_id)
     returning o.id, o.message_id, t.*
+), counted as (
+    insert into pillarbox_rollup as r (minute, destination, relay_id, failed, retried, discarded)
+    select date_trunc('minute', now), $2, $1::uuid, failed, retried, discarded
+      from (select max(now) as now, count(*) filter (where state = 'failed' or waits_for = 'held') as failed,
+                   count(*) filter (where waits_for = 'retry') as retried, count(*) filter (where state = 'discarded') as discarded
+              from (select now, state, waits_for from closed
+                    union all
+                    select now, state, waits_for from waiting
+                    union all
+                    select now, state, waits_for from forwarded) ended) c
+     where failed + retried + discarded > 0
+        on conflict (minute, destination, relay_id) do update
+       set failed = r.failed + excluded.failed, retried = r.retried + excluded.retried, discarded = r.discarded + excluded.discarded
 )
 insert into pillarbox_journal (message_id, destination, action, at, by, attempt, error, detail)
 select message_id, destination, action, now, $1::uuid::text, spent, error, detail

@@ -26,26 +26,27 @@ with clock as materialized (
 ), back as (
     insert into pillarbox_outbox (
            id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-           correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+           correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, due_at)
     overriding system value
     select id, message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
            subject, correlation_id, causation_id, event_time, created_at, now,
-           case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now
+           case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now, now
       from moved, clock
      where id < 4503599627370496 and not exists (select from pillarbox_outbox o where o.id = moved.id)
 ), anew as (
     insert into pillarbox_outbox (
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-           correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+           correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, due_at)
     select message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
            subject, correlation_id, causation_id, event_time, created_at, now,
-           case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now
+           case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now, now
       from moved, clock
      where not (id < 4503599627370496 and not exists (select from pillarbox_outbox o where o.id = moved.id))
      order by id
 ), freed as (
     update pillarbox_outbox
-       set waits = 'retry', available_at = now, attempts = 0, status_at = now, destination = coalesce($3, destination)
+       set waits = 'retry', available_at = now, attempts = 0, status_at = now, due_at = now,
+           destination = coalesce($3, destination)
       from clock
      where id in (select id from picked) and waits = 'held'
     returning id, message_id, destination
@@ -115,6 +116,13 @@ with clock as materialized (
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
            correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, $2, now, 'discarded'
       from closed, clock
+), counted as (
+    insert into pillarbox_rollup as r (minute, destination, relay_id, discarded)
+    select date_trunc('minute', now), destination, '00000000-0000-0000-0000-000000000000', count(*)
+      from (select destination from renamed union all select destination from closed) m, clock
+     group by now, destination
+     order by destination
+        on conflict (minute, destination, relay_id) do update set discarded = r.discarded + excluded.discarded
 ), told as (
     insert into pillarbox_journal (message_id, destination, action, at, by, error)
     select message_id, destination, 'discarded', now, $3, $2
@@ -138,7 +146,8 @@ with clock as materialized (
      limit $3
 ), deferred as (
     update pillarbox_outbox
-       set waits = case when octet_length(key) > 1024 then 'deferred' else 'retry' end, available_at = $1, status_at = now
+       set waits = case when octet_length(key) > 1024 then 'deferred' else 'retry' end, available_at = $1, status_at = now,
+           due_at = $1
       from clock
      where id in (select id from picked) and (waits is null or waits in ('deferred', 'retry'))
     returning id, message_id, destination
@@ -199,3 +208,16 @@ returning destination
 -- name: pauses
 -- Which destinations are paused, by whom, since when and why.
 select destination, paused_by, paused_at, reason from pillarbox_destination order by destination
+
+-- name: purge_rollups
+-- Deletes the counters of old minutes. $1 how old, $2 limit, $3 now or null
+with gone as (
+    delete from pillarbox_rollup
+     where ctid = any(array(select ctid from pillarbox_rollup
+                             where minute <= coalesce($3::timestamptz, statement_timestamp()) - $1::interval
+                             order by minute
+                             limit $2
+                               for update skip locked))
+    returning 1
+)
+select count(*) from gone

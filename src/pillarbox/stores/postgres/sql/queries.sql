@@ -164,88 +164,60 @@ select p.destination, first.topic, true, count(*), min(first.created_at), false
                    where m.id is not null and r.expires_at > coalesce($3::timestamptz, statement_timestamp()))
  group by p.destination, first.topic
 
--- name: count_timed
--- How many messages of each destination wait for a time, due or not, from the index alone up to the limit; and the
--- topics of the first of them, for which rows must be looked up. Without a topic: all. $1 limit, $2 how many are
--- looked up, $3 now or null
+-- name: count_waiting
+-- How many messages of each destination wait for something, due or not, by the index of their times up to the limit; and
+-- the topics of the first of them. Without a topic: all. $1 limit, $2 how many topics are looked up, $3 now or null
 with recursive place (destination) as (
-    select min(destination) from pillarbox_outbox where waits in ('deferred', 'retry')
+    select min(destination) from pillarbox_outbox where waits is not null
     union all
-    select (select min(o.destination) from pillarbox_outbox o
-             where o.waits in ('deferred', 'retry') and o.destination > p.destination)
+    select (select min(o.destination) from pillarbox_outbox o where o.waits is not null and o.destination > p.destination)
       from place p where p.destination is not null
-), side (due, low, high) as materialized (
-    select true, '-infinity'::timestamptz, coalesce($3::timestamptz, statement_timestamp())
+), side (waits, state, due, low, high) as materialized (
+    select r.waits, 'pending', true, '-infinity'::timestamptz, coalesce($3::timestamptz, statement_timestamp())
+      from (values ('deferred'), ('retry'), ('parked')) r (waits)
     union all
-    select false, coalesce($3::timestamptz, statement_timestamp()), 'infinity'::timestamptz
+    select r.waits, 'pending', false, coalesce($3::timestamptz, statement_timestamp()), 'infinity'::timestamptz
+      from (values ('deferred'), ('retry'), ('parked')) r (waits)
+    union all
+    select 'held', 'failed', true, '-infinity'::timestamptz, 'infinity'::timestamptz
 )
-select p.destination, null, side.due, counted.count, null::timestamptz, counted.count >= $1
+select p.destination, null, side.state, side.due, counted.count, null::timestamptz, counted.count >= $1
   from place p
  cross join side
  cross join lateral (
         select count(*) from (
-            select from generate_series(0, 63) lane
-             cross join lateral (
-                    select from pillarbox_outbox o
-                     where o.destination = p.destination and o.partition = lane and o.waits in ('deferred', 'retry')
-                       and o.available_at > side.low and o.available_at <= side.high
-                     order by o.destination, o.partition, o.available_at, o.id
-                     limit $1
-                   ) o
+            select from pillarbox_outbox o
+             where o.destination = p.destination and o.waits = side.waits
+               and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) > side.low
+               and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) <= side.high
+             order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
              limit $1
         ) o
        ) counted
  where p.destination is not null and counted.count > 0
 union all
-select p.destination, first.topic, side.due, count(*), min(first.available_at), false
+select p.destination, first.topic, side.state, side.due, count(*), min(first.since), false
   from place p
  cross join side
  cross join lateral (
-        select o.id, o.topic, o.available_at from generate_series(0, 63) lane
-         cross join lateral (
-                select o.id, o.topic, o.available_at from pillarbox_outbox o
-                 where o.destination = p.destination and o.partition = lane and o.waits in ('deferred', 'retry')
-                   and o.available_at > side.low and o.available_at <= side.high
-                 order by o.destination, o.partition, o.available_at, o.id
-                 limit least($1, $2::bigint)
-               ) o
+        select o.id, o.topic, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) as since
+          from pillarbox_outbox o
+         where o.destination = p.destination and o.waits = side.waits
+           and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) > side.low
+           and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) <= side.high
+         order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
          limit least($1, $2::bigint)
        ) first
- where first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
+ where side.state = 'failed' or first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
                    where m.id is not null and r.expires_at > coalesce($3::timestamptz, statement_timestamp()))
- group by 1, 2, 3
-
--- name: count_blocked
--- How many messages wait behind another or for a person, looking at no more than so many of each destination, for no
--- index tells them apart. $1 limit, $2 now or null
-with recursive place (destination) as (
-    select min(destination) from pillarbox_outbox where waits in ('retry', 'parked', 'held')
-    union all
-    select (select min(o.destination) from pillarbox_outbox o
-             where o.waits in ('retry', 'parked', 'held') and o.destination > p.destination)
-      from place p where p.destination is not null
-)
-select p.destination, first.topic, case first.waits when 'held' then 'failed' else 'pending' end, true, count(*),
-       min(first.created_at), bool_or(first.is_more)
-  from place p
- cross join lateral (
-        select o.id, o.topic, o.waits, o.created_at, count(*) over () >= $1 as is_more
-          from (select b.id, b.topic, b.waits, b.created_at from pillarbox_outbox b
-                 where b.destination = p.destination and b.waits in ('retry', 'parked', 'held')
-                 order by b.destination, b.partition, b.key, b.id + 0
-                 limit $1) o
-       ) first
- where first.waits = 'held' or first.waits = 'parked' and first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()))
- group by 1, 2, 3
+ group by 1, 2, 3, 4
 
 -- name: count_sending
 -- How many messages are in relays' hands, found through the claims; the last column says in which index they are.
 -- $1 limit, $2 now or null
-select destination, topic, 'sending', not is_timed or available_at <= coalesce($2::timestamptz, statement_timestamp()),
-       count(*), min(case when is_timed then available_at else created_at end),
-       count(*) >= $1, case when is_timed then 'timed' when waits is null then 'fresh' end
-  from (select destination, topic, waits, available_at, created_at, coalesce(waits in ('deferred', 'retry'), false) as is_timed
+select destination, topic, 'sending', since <= coalesce($2::timestamptz, statement_timestamp()), count(*), min(since),
+       count(*) >= $1, is_fresh
+  from (select destination, topic, waits is null as is_fresh, coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since
           from pillarbox_outbox
          where id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
                               where m.id is not null and r.expires_at > coalesce($2::timestamptz, statement_timestamp()) limit $1)) and waits is distinct from 'held') m
@@ -256,32 +228,55 @@ select destination, topic, 'sending', not is_timed or available_at <= coalesce($
 select count(*) from pillarbox_history where status = any($1::text[]) /* where */
 
 -- name: count_ended
--- How many messages ended in each way, looking at no more than the latest so many of each, for no index knows their
--- destinations. $1 limit
-select destination, topic, status, true, count(*), min(status_at), bool_or(looked_at >= $1)
-  from (select h.*, count(*) over (partition by h.status) as looked_at
-          from (values ('delivered'), ('failed'), ('skipped'), ('discarded')) s (status)
-         cross join lateral (
-                select destination, topic, status, status_at from pillarbox_history where status = s.status
-                 order by status desc, status_at desc, id desc
-                 limit $1
-               ) h) m
- group by destination, topic, status
+-- How many messages of each destination ended without a delivery, from the index alone up to the limit; and the topics of
+-- the latest of them, for which rows must be looked up. Without a topic: all. $1 limit, $2 how many are looked up
+with recursive way (status) as (
+    values ('failed'), ('skipped'), ('discarded')
+), place (status, destination) as (
+    select w.status, (select min(h.destination) from pillarbox_history h
+                       where h.status = w.status and h.status in ('failed', 'skipped', 'discarded'))
+      from way w
+    union all
+    select p.status, (select min(h.destination) from pillarbox_history h
+                       where h.status = p.status and h.status in ('failed', 'skipped', 'discarded')
+                         and h.destination > p.destination)
+      from place p where p.destination is not null
+)
+select p.destination, null, p.status, true, counted.count, null::timestamptz, counted.count >= $1
+  from place p
+ cross join lateral (
+        select count(*) from (
+            select h.destination from pillarbox_history h
+             where h.status = p.status and h.status in ('failed', 'skipped', 'discarded') and h.destination = p.destination
+             order by h.status, h.destination
+             limit $1
+        ) h
+       ) counted
+ where p.destination is not null
+union all
+select p.destination, latest.topic, p.status, true, count(*), min(latest.status_at), false
+  from place p
+ cross join lateral (
+        select h.topic, h.status_at from pillarbox_history h
+         where h.status = p.status and h.status in ('failed', 'skipped', 'discarded') and h.destination = p.destination
+         order by h.status desc, h.destination desc, h.status_at desc
+         limit least($1, $2::bigint)
+       ) latest
+ group by 1, 2, 3
 
 -- name: oldest_due
--- When the longest waiting message of each destination was due: one probe per lane and reason to wait. What is parked
--- waits for another message, and does not count. $1 now or null
+-- When the longest waiting message of each destination first could have gone: one probe per lane for fresh ones, and one
+-- per reason to wait. $1 now or null
 with recursive fresh (destination) as (
     select min(destination) from pillarbox_outbox where waits is null
     union all
     select (select min(o.destination) from pillarbox_outbox o where o.waits is null and o.destination > f.destination)
       from fresh f where f.destination is not null
-), timed (destination) as (
-    select min(destination) from pillarbox_outbox where waits in ('deferred', 'retry')
+), waiting (destination) as (
+    select min(destination) from pillarbox_outbox where waits is not null
     union all
-    select (select min(o.destination) from pillarbox_outbox o
-             where o.waits in ('deferred', 'retry') and o.destination > t.destination)
-      from timed t where t.destination is not null
+    select (select min(o.destination) from pillarbox_outbox o where o.waits is not null and o.destination > w.destination)
+      from waiting w where w.destination is not null
 ), due as (
     select f.destination, first.created_at as at
       from fresh f
@@ -293,40 +288,38 @@ with recursive fresh (destination) as (
              limit 1
            ) first
     union all
-    select t.destination, first.available_at
-      from timed t
-     cross join generate_series(0, 63) lane
+    select w.destination, first.since
+      from waiting w
+     cross join (values ('deferred'), ('retry'), ('parked')) reason (waits)
      cross join lateral (
-            select o.available_at from pillarbox_outbox o
-             where o.destination = t.destination and o.partition = lane and o.waits in ('deferred', 'retry')
-               and o.available_at <= coalesce($1::timestamptz, statement_timestamp())
-             order by o.destination, o.partition, o.available_at, o.id
+            select coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) as since
+              from pillarbox_outbox o
+             where o.destination = w.destination and o.waits = reason.waits
+               and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+                   <= coalesce($1::timestamptz, statement_timestamp())
+             order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
              limit 1
            ) first
 )
 select destination, min(at) from due group by destination
 
--- name: activity
--- The latest deliveries, newest first. $1 since when, $2 limit
-select destination, topic,
-       date_part('epoch', status_at - case when attempts = 0 and available_at > created_at then available_at else created_at end),
-       date_part('epoch', status_at - event_time), status_at
-  from pillarbox_history
- where status = 'delivered' and status_at >= $1 and isfinite(status_at) and isfinite(event_time) and isfinite(created_at)
- order by status desc, status_at desc, id desc
- limit $2
-
--- name: attempts_failed
--- How many attempts failed lately, looking at no more than the last so many lines. $1 since when, $2 limit
-select destination, count(*)
-  from (select destination, action, at from pillarbox_journal order by id desc limit $2) latest
- where action = 'attempt_failed' and at >= $1
- group by destination
+-- name: rollups
+-- The counters of each destination and minute, of all relays together. $1 since when
+select destination, minute, sum(delivered)::bigint, sum(failed)::bigint, sum(retried)::bigint, sum(discarded)::bigint,
+       sum(latency_sum), max(latency_max), sum(end_to_end_sum), max(end_to_end_max),
+       sum(under_5ms)::bigint, sum(under_10ms)::bigint, sum(under_25ms)::bigint, sum(under_50ms)::bigint,
+       sum(under_100ms)::bigint, sum(under_250ms)::bigint, sum(under_500ms)::bigint, sum(under_1s)::bigint,
+       sum(under_2500ms)::bigint, sum(under_5s)::bigint, sum(under_10s)::bigint, sum(under_30s)::bigint,
+       sum(under_1m)::bigint, sum(under_5m)::bigint, sum(under_30m)::bigint, sum(from_30m)::bigint
+  from pillarbox_rollup
+ where minute >= date_trunc('minute', $1::timestamptz)
+ group by minute, destination
+ order by minute, destination
 
 -- name: claims_old
--- Batches that have been in a relay's hands for long, oldest first. $1 before when, $2 limit
+-- Batches that have been in a relay's hands for long, oldest first. $1 before when, $2 limit, $3 relay or null for all
 select relay_id, claimed_at, array(select m.id from unnest(message_ids) as m (id) where m.id is not null), strikes
   from pillarbox_claim
- where claimed_at <= $1 and message_ids <> '{}'
+ where claimed_at <= $1 and message_ids <> '{}' and ($3::uuid is null or relay_id = $3)
  order by claimed_at
  limit $2

@@ -11,7 +11,8 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
 -- name: failure_wait
 -- Let an undelivered message wait. A repeat changes nothing until the time that the first one set.
 update pillarbox_outbox
-   set waits = :waits, attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
+   set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = :waits,
+       attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
        available_at = coalesce(:now + :delay, 9223372036854775807)
  where id = :id
    and destination = :destination and partition in :partitions

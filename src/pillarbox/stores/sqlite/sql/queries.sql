@@ -72,28 +72,21 @@ select count(*) from pillarbox_messages
            where value is not null and expires_at > :now) then 'pending' else state end in :states /* where */
 
 -- name: open_destinations
--- The destinations that have open messages: one index probe for each, and for each reason to wait.
+-- The destinations that have open messages: one index probe for each, of those that wait and of those that do not.
 with recursive fresh (destination) as (
     select min(destination) from pillarbox_outbox where waits is null
     union all
     select (select min(o.destination) from pillarbox_outbox as o where o.waits is null and o.destination > fresh.destination)
       from fresh where fresh.destination is not null
-), timed (destination) as (
-    select min(destination) from pillarbox_outbox where waits in ('deferred', 'retry')
+), waiting (destination) as (
+    select min(destination) from pillarbox_outbox indexed by pillarbox_outbox_since_idx where waits is not null
     union all
-    select (select min(o.destination) from pillarbox_outbox as o
-             where o.waits in ('deferred', 'retry') and o.destination > timed.destination)
-      from timed where timed.destination is not null
-), blocked (destination) as (
-    select min(destination) from pillarbox_outbox where waits in ('retry', 'parked', 'held')
-    union all
-    select (select min(o.destination) from pillarbox_outbox as o
-             where o.waits in ('retry', 'parked', 'held') and o.destination > blocked.destination)
-      from blocked where blocked.destination is not null
+    select (select min(o.destination) from pillarbox_outbox as o indexed by pillarbox_outbox_since_idx
+             where o.waits is not null and o.destination > waiting.destination)
+      from waiting where waiting.destination is not null
 )
 select destination from fresh where destination is not null
-union select destination from timed where destination is not null
-union select destination from blocked where destination is not null
+union select destination from waiting where destination is not null
 
 -- name: count_fresh
 -- How many fresh messages a destination has, looking at no more than so many.
@@ -107,55 +100,58 @@ select destination, topic,
          limit :limit)
  group by destination, topic, state, due
 
--- name: count_due
--- How many messages of a destination wait for a time, looking at no more than so many.
-select destination, topic,
-       case when id in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
-                   json_each(case when json_valid(message_ids) then message_ids else '[]' end)
-                   where value is not null and expires_at > :now) then 'sending' else 'pending' end as state,
-       available_at <= :now as due, count(*), min(available_at)
-  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
-         where destination = :destination and waits in ('deferred', 'retry')
-         limit :limit)
- group by destination, topic, state, due
-
--- name: count_blocked
--- How many messages of a destination wait behind another or for a person, looking at no more than so many.
+-- name: count_waiting
+-- How many messages of a destination wait for something, due or not, looking at no more than so many.
 select destination, topic,
        case when waits = 'held' then 'failed' when id in (select value from pillarbox_claim join pillarbox_relay using (relay_id),
                    json_each(case when json_valid(message_ids) then message_ids else '[]' end)
                    where value is not null and expires_at > :now) then 'sending' else 'pending' end as state,
-       1 as due, count(*), min(created_at)
-  from (select id, destination, topic, waits, created_at, available_at from pillarbox_outbox
-         where destination = :destination and waits in ('retry', 'parked', 'held') and waits <> 'retry'
+       waits = 'held' or since <= :now as due, count(*), min(since)
+  from (select id, destination, topic, waits, coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since
+          from pillarbox_outbox indexed by pillarbox_outbox_since_idx
+         where destination = :destination and waits = :waits and waits is not null
          limit :limit)
  group by destination, topic, state, due
 
--- name: count_closed
--- How many messages ended in each way, looking at no more than the latest so many of each.
-select h.destination, h.topic, h.status, 1, count(*), min(h.status_at)
-  from (select 'delivered' as status union all select 'failed' union all select 'skipped' union all select 'discarded') as way
- cross join pillarbox_history as h
-    on h.id in (
-        select c.id from pillarbox_history as c where c.status = way.status order by c.status_at desc, c.id desc limit :limit
-       )
- group by h.destination, h.topic, h.status
+-- name: ended_destinations
+-- The destinations that have messages which ended without a delivery: one index probe for each.
+with recursive ended (destination) as (
+    select min(destination) from pillarbox_history indexed by pillarbox_history_ended_idx
+     where status = :state and status in ('failed', 'skipped', 'discarded')
+    union all
+    select (select min(h.destination) from pillarbox_history as h indexed by pillarbox_history_ended_idx
+             where h.status = :state and h.status in ('failed', 'skipped', 'discarded') and h.destination > ended.destination)
+      from ended where ended.destination is not null
+)
+select destination from ended where destination is not null
+
+-- name: count_ended
+-- How many messages of a destination ended so, looking at no more than so many.
+select destination, topic, status, 1, count(*), min(status_at)
+  from (select destination, topic, status, status_at from pillarbox_history indexed by pillarbox_history_ended_idx
+         where status = :state and status in ('failed', 'skipped', 'discarded') and destination = :destination
+         order by status_at desc
+         limit :limit)
+ group by destination, topic, status
 
 -- name: oldest_due
--- When the longest waiting message of each destination was due: one probe per lane and reason to wait. What is parked
--- waits for another message, and does not count.
+-- When the longest waiting message of each destination first could have gone: one probe per lane for fresh ones, and one
+-- per reason to wait.
 with recursive fresh (destination) as (
     select min(destination) from pillarbox_outbox where waits is null
     union all
     select (select min(o.destination) from pillarbox_outbox as o where o.waits is null and o.destination > fresh.destination)
       from fresh where fresh.destination is not null
-), timed (destination) as (
-    select min(destination) from pillarbox_outbox where waits in ('deferred', 'retry')
+), waiting (destination) as (
+    select min(destination) from pillarbox_outbox indexed by pillarbox_outbox_since_idx where waits is not null
     union all
-    select (select min(o.destination) from pillarbox_outbox as o where o.waits in ('deferred', 'retry') and o.destination > timed.destination)
-      from timed where timed.destination is not null
+    select (select min(o.destination) from pillarbox_outbox as o indexed by pillarbox_outbox_since_idx
+             where o.waits is not null and o.destination > waiting.destination)
+      from waiting where waiting.destination is not null
 ), lane (partition) as (
     select 0 union all select partition + 1 from lane where partition < 63
+), reason (waits) as (
+    select 'deferred' union all select 'retry' union all select 'parked'
 ), due as (
     select destination,
            (select o.created_at from pillarbox_outbox as o
@@ -164,18 +160,19 @@ with recursive fresh (destination) as (
       from fresh cross join lane where fresh.destination is not null
     union all
     select destination,
-           (select o.available_at from pillarbox_outbox as o
-             where o.destination = timed.destination and o.partition = lane.partition
-               and o.waits in ('deferred', 'retry') and o.available_at <= :now
-             order by o.available_at, o.id limit 1) as at
-      from timed cross join lane where timed.destination is not null
+           (select coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+              from pillarbox_outbox as o indexed by pillarbox_outbox_since_idx
+             where o.destination = waiting.destination and o.waits = reason.waits and o.waits is not null
+             order by coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+             limit 1) as at
+      from waiting cross join reason where waiting.destination is not null
 )
-select destination, min(at) from due where at is not null group by destination
+select destination, min(at) from due where at <= :now group by destination
 
 -- name: claims_old
 -- Batches that have been in a relay's hands for long, oldest first.
 select relay_id, claimed_at, message_ids, strikes
   from pillarbox_claim
- where claimed_at <= :now - :older_than and message_ids <> '[]'
+ where claimed_at <= :now - :older_than and message_ids <> '[]' and (:relay_id is null or relay_id = :relay_id)
  order by claimed_at
  limit :limit

@@ -1,7 +1,8 @@
 -- name: park
 -- Park fresh and deferred messages behind an earlier one of their key; parked messages have no due time.
 update pillarbox_outbox
-   set waits = 'parked', available_at = 9223372036854775807, status_at = :now
+   set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = 'parked',
+       available_at = 9223372036854775807, status_at = :now
  where id in :ids and (waits is null or waits = 'deferred')
    and destination = :destination and `partition` in :partitions
 
@@ -51,7 +52,7 @@ select case when exists (select 1 from pillarbox_history as h where h.id = :id)
 -- name: failure_forward
 -- Let a failed message go on to another destination. As a retry, because relays may have read past its id.
 update pillarbox_outbox
-   set destination = :forward_to, waits = 'retry', available_at = :now, attempts = 0,
+   set destination = :forward_to, waits = 'retry', available_at = :now, due_at = :now, attempts = 0,
        last_error = coalesce(:error, last_error), status_at = :now
  where id = :id
    and destination = :destination and `partition` in :partitions

@@ -1,7 +1,8 @@
 -- name: reopen_held
 -- Schedule held messages for retry at once.
 update pillarbox_outbox
-   set waits = 'retry', available_at = :now, attempts = 0, status_at = :now, destination = coalesce(:to, destination)
+   set waits = 'retry', available_at = :now, due_at = :now, attempts = 0, status_at = :now,
+       destination = coalesce(:to, destination)
  where id in :ids and waits = 'held'
 
 -- name: reopen_closed
@@ -10,10 +11,10 @@ update pillarbox_outbox
 -- again.
 insert into pillarbox_outbox (
        id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, due_at)
 select id, message_id, coalesce(:to, destination), `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at,
-       :now, case when length(`key`) > 1024 then 'deferred' else 'retry' end, 0, last_error, :now
+       :now, case when length(`key`) > 1024 then 'deferred' else 'retry' end, 0, last_error, :now, :now
   from pillarbox_history as h
  where id in :ids and id < 4503599627370496 and not exists (select 1 from pillarbox_outbox as o where o.id = h.id)
 
@@ -22,10 +23,10 @@ select id, message_id, coalesce(:to, destination), `partition`, kind, type, topi
 -- counter back.
 insert into pillarbox_outbox (
        message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at)
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, due_at)
 select message_id, coalesce(:to, destination), `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at,
-       :now, case when length(`key`) > 1024 then 'deferred' else 'retry' end, 0, last_error, :now
+       :now, case when length(`key`) > 1024 then 'deferred' else 'retry' end, 0, last_error, :now, :now
   from pillarbox_history as h
  where id in :ids and (id >= 4503599627370496 or exists (select 1 from pillarbox_outbox as o where o.id = h.id))
  order by id
@@ -55,7 +56,8 @@ delete from pillarbox_outbox where id in :ids
 -- name: defer
 -- Let pending messages wait until a given time. As retries they also block their key.
 update pillarbox_outbox
-   set waits = case when length(`key`) > 1024 then 'deferred' else 'retry' end, available_at = :until, status_at = :now
+   set waits = case when length(`key`) > 1024 then 'deferred' else 'retry' end, available_at = :until, due_at = :until,
+       status_at = :now
  where id in :ids
 
 -- name: delete_closed

@@ -1,0 +1,47 @@
+-- name: rollup_delivered
+-- Count deliveries that are about to be closed, and how long they took: of all, and below each bound. Seconds as doubles,
+-- for whole numbers may be out of range. Materialized: SQLite would compute the times again for every bound.
+with took as materialized (
+    select min(max((:now + 0e0 - coalesce(due_at, case waits when 'deferred' then available_at end, created_at)) / 1e6, 0), 1e10) as latency,
+           min(max((:now + 0e0 - event_time) / 1e6, 0), 1e10) as end_to_end
+      from pillarbox_outbox
+     where id in :ids and destination = :destination and partition in :partitions
+)
+select count(*), sum(latency), max(latency), sum(end_to_end), max(end_to_end),
+       sum(latency < 0.005), sum(latency < 0.01), sum(latency < 0.025), sum(latency < 0.05), sum(latency < 0.1),
+       sum(latency < 0.25), sum(latency < 0.5), sum(latency < 1), sum(latency < 2.5), sum(latency < 5),
+       sum(latency < 10), sum(latency < 30), sum(latency < 60), sum(latency < 300), sum(latency < 1800)
+  from took
+
+-- name: rollup_add
+-- Add to the counters of this minute. Each relay has rows of its own, so none waits for another.
+insert into pillarbox_rollup (
+        minute, destination, relay_id, delivered, failed, retried, discarded, latency_sum, latency_max, end_to_end_sum,
+        end_to_end_max, under_5ms, under_10ms, under_25ms, under_50ms, under_100ms, under_250ms, under_500ms,
+        under_1s, under_2500ms, under_5s, under_10s, under_30s, under_1m, under_5m, under_30m, from_30m)
+values (
+        :now - :now % 60000000, :destination, :relay_id, :delivered, :failed, :retried, :discarded, :latency_sum,
+        :latency_max, :end_to_end_sum, :end_to_end_max, :under_5ms, :under_10ms, :under_25ms, :under_50ms,
+        :under_100ms, :under_250ms, :under_500ms, :under_1s, :under_2500ms, :under_5s, :under_10s, :under_30s,
+        :under_1m, :under_5m, :under_30m, :from_30m)
+    on conflict (minute, destination, relay_id) do update
+   set delivered = delivered + excluded.delivered, failed = failed + excluded.failed, retried = retried + excluded.retried,
+       discarded = discarded + excluded.discarded, latency_sum = latency_sum + excluded.latency_sum,
+       latency_max = max(latency_max, excluded.latency_max),
+       end_to_end_sum = end_to_end_sum + excluded.end_to_end_sum,
+       end_to_end_max = max(end_to_end_max, excluded.end_to_end_max), under_5ms = under_5ms + excluded.under_5ms,
+       under_10ms = under_10ms + excluded.under_10ms, under_25ms = under_25ms + excluded.under_25ms,
+       under_50ms = under_50ms + excluded.under_50ms, under_100ms = under_100ms + excluded.under_100ms,
+       under_250ms = under_250ms + excluded.under_250ms, under_500ms = under_500ms + excluded.under_500ms,
+       under_1s = under_1s + excluded.under_1s, under_2500ms = under_2500ms + excluded.under_2500ms,
+       under_5s = under_5s + excluded.under_5s, under_10s = under_10s + excluded.under_10s,
+       under_30s = under_30s + excluded.under_30s, under_1m = under_1m + excluded.under_1m,
+       under_5m = under_5m + excluded.under_5m, under_30m = under_30m + excluded.under_30m,
+       from_30m = from_30m + excluded.from_30m
+
+-- name: purge_rollups
+-- Delete the counters of old minutes.
+delete from pillarbox_rollup
+ where minute <= :now - :older_than
+   and (minute, destination, relay_id) in (
+        select minute, destination, relay_id from pillarbox_rollup where minute <= :now - :older_than order by minute limit :limit)

@@ -55,8 +55,39 @@ def test_every_metric_that_is_asked_for_is_there() -> None:
 
 def test_thresholds_are_those_of_check() -> None:
     text = json.dumps(build_rules(Thresholds(failed=7, backlog_critical=70_000)))
-    assert "outbox_failed_count > 7" in text
-    assert "outbox_unsent_count > 70000" in text
+    assert "(outbox_failed_messages) > 7" in text
+    assert "(outbox_unsent_count) > 70000" in text
+    few = json.dumps(build_rules(Thresholds(relays=3)))
+    assert "(outbox_relays) < 3 > 0" in few
+    assert "OutboxFewRelays" not in text
+
+
+def test_every_relay_exports_the_tables_and_each_alert_fires_once() -> None:
+    """Each metric is inside an aggregation without the label of the relay, or inside `absent`."""
+    for text in expressions():
+        bare = re.sub(r"(?:max|sum) without \(instance, pod\) \((?:rate\(\w+\[\w+\]\)|\w+)\)", "", text)
+        bare = re.sub(r"absent\(\w+\)", "", bare)
+        assert not re.search(r"\b(?:outbox|inbox)_", bare), text
+
+
+def test_names_of_metrics_pass_the_linter_of_prometheus() -> None:
+    """The rules of `promtool check metrics`, as far as names and types can break them."""
+    registry, status = CollectorRegistry(), StatusCollector()
+    status.status = Status(at=NOW, destinations=[destination(due=1)], relays=[], stuck=[], near_failure=[])
+    for collector in (PrometheusTelemetry(), status, PrometheusConsumerTelemetry()):
+        registry.register(collector)
+    text = generate_latest(registry).decode()
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    assert set(types) == set(re.findall(r"^# HELP (\w+) \S", text, re.MULTILINE))
+    assert len(types) > 15
+    for name, kind in types.items():
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        assert (kind == "counter") == name.endswith("_total"), name
+        if kind not in ("histogram", "summary", "untyped"):
+            assert not name.endswith(("_count", "_sum", "_bucket")), name
+        assert not re.search(r"_(?:milliseconds|ms|minutes|hours|percent|ratio|kilobytes|gauge|counter)(?:_|$)", name)
+        assert ("seconds" in name) == (name in {"outbox_max_age_seconds", "outbox_delivery_latency_seconds",
+                                                "outbox_end_to_end_seconds"}), name  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: it comes with Prometheus")

@@ -46,6 +46,16 @@ def test_deliveries_are_counted_with_their_latency() -> None:
     assert found["outbox_delivery_latency_seconds_bucket", ("billing", "+Inf")] == 3
 
 
+def test_deliveries_are_counted_with_their_time_from_end_to_end() -> None:
+    telemetry = PrometheusTelemetry(clock=FrozenClock(NOW))
+    happened = [NOW - timedelta(seconds=seconds) for seconds in (20, 4_000, -3)]
+    telemetry.on_delivered("billing", [replace(late(1), event_time=at) for at in happened])
+    found = samples(telemetry)
+    assert found["outbox_end_to_end_seconds_count", ("billing",)] == 3
+    assert found["outbox_end_to_end_seconds_sum", ("billing",)] == 4_020
+    assert found["outbox_end_to_end_seconds_bucket", ("billing", "30.0")] == 2
+
+
 def test_a_retry_a_failure_and_a_return_are_told_apart() -> None:
     telemetry = PrometheusTelemetry()
     message = sample()
@@ -81,7 +91,7 @@ def test_the_state_of_things_comes_from_the_tables() -> None:
     found = samples(collector)
     assert found["outbox_unsent_count", ("billing",)] == 9
     assert found["outbox_max_age_seconds", ("billing",)] == 90
-    assert found["outbox_failed_count", ("billing",)] == 3
+    assert found["outbox_failed_messages", ("billing",)] == 3
     assert found["outbox_leases", ("billing",)] == 32
     assert found["outbox_relays", ()] == 0
-    assert found["outbox_stuck_count", ()] == 2
+    assert found["outbox_stuck_messages", ()] == 2

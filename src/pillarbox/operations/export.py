@@ -2,55 +2,76 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from pillarbox import telemetry as names
 from pillarbox.operations.alerts import Thresholds
-from pillarbox.operations.monitor import STUCK_AFTER
 
 __all__ = ["build_dashboard", "build_rules", "to_json"]
 
 
+def _max(metric: str) -> str:
+    """Aggregate a figure of the tables, which every relay exports alike."""
+    return f"max without (instance, pod) ({metric})"
+
+
+def _rate(counter: str, window: str) -> str:
+    """Aggregate a counter, of which each relay exports its own part."""
+    return f"sum without (instance, pod) (rate({counter}[{window}]))"
+
+
 def build_rules(thresholds: Thresholds) -> dict[str, Any]:
-    """Build alerting rules that fire when `pillarbox check` reports an alert, as far as metrics show it."""
-    old = f"{names.MAX_AGE} > {thresholds.backlog_for.total_seconds():g}"
-    latency = f"rate({names.LATENCY}_sum[1h]) / rate({names.LATENCY}_count[1h])"
-    attempts = f"rate({names.DELIVERED}_total[1h]) + rate({names.ATTEMPTS_FAILED}_total[1h])"
+    """Build alerting rules that fire when `pillarbox check` reports an alert, as far as metrics show it.
+
+    However many relays there are, each alert fires once.
+    """
+    age, unsent, failed = _max(names.MAX_AGE), _max(names.UNSENT), _max(names.FAILED_NOW)
+    latency = f"{_rate(f'{names.LATENCY}_sum', '1h')} / {_rate(f'{names.LATENCY}_count', '1h')}"
+    retried = _rate(f"{names.ATTEMPTS_FAILED}_total", "1h")
+    # A relay exports no series for what never happened to it, and a sum with nothing is nothing.
+    attempts = " + ".join(
+        f"({_rate(f'{counter}_total', '1h')} or 0 * {retried})" for counter in (names.DELIVERED, names.FAILED)
+    )
     rules = [
-        _rule("OutboxFailed", f"{names.FAILED_NOW} > {thresholds.failed}", "critical",
+        _rule("OutboxFailed", f"{failed} > {thresholds.failed}", "critical",
               "{{ $value }} messages for {{ $labels.destination }} have failed",
               "See why with `pillarbox failures`, mend the cause, then `pillarbox messages redrive`."),
-        _rule("InboxFailed", f"{names.INBOX_FAILED_NOW} > {thresholds.inbox_failed}", "critical",
+        _rule("InboxFailed", f"{_max(names.INBOX_FAILED_NOW)} > {thresholds.inbox_failed}", "critical",
               "{{ $labels.consumer }} could not handle {{ $value }} messages",
               "See why with `pillarbox inbox list`, mend the cause, then `pillarbox inbox redrive`."),
-        _rule("OutboxOld", f"{names.MAX_AGE} > {thresholds.oldest_warning.total_seconds():g}", "warning",
+        _rule("OutboxOld", f"{age} > {thresholds.oldest_warning.total_seconds():g}", "warning",
               "The oldest message for {{ $labels.destination }} waits for {{ $value | humanizeDuration }}", _LOOK),
-        _rule("OutboxVeryOld", f"{names.MAX_AGE} > {thresholds.oldest_critical.total_seconds():g}", "critical",
+        _rule("OutboxVeryOld", f"{age} > {thresholds.oldest_critical.total_seconds():g}", "critical",
               "The oldest message for {{ $labels.destination }} waits for {{ $value | humanizeDuration }}", _LOOK),
-        _rule("OutboxBlocked", f"{names.BLOCKED_ADDRESSES} > 0", "warning",
+        _rule("OutboxBlocked", f"{_max(names.BLOCKED_ADDRESSES)} > 0", "warning",
               "{{ $value }} addresses of {{ $labels.destination }} take nothing",
               "See which, and why, with `pillarbox status`; the relay probes them by itself.",
               wait=f"{thresholds.oldest_warning.total_seconds():g}s"),
-        _rule("OutboxBacklog", f"{names.UNSENT} > {thresholds.backlog_warning} and {old}", "warning",
+        _rule("OutboxBacklog",
+              f"{unsent} > {thresholds.backlog_warning} and {age} > {thresholds.backlog_for.total_seconds():g}",
+              "warning", "{{ $value }} messages for {{ $labels.destination }} are due", _LOOK),
+        _rule("OutboxLargeBacklog", f"{unsent} > {thresholds.backlog_critical}", "critical",
               "{{ $value }} messages for {{ $labels.destination }} are due", _LOOK),
-        _rule("OutboxLargeBacklog", f"{names.UNSENT} > {thresholds.backlog_critical} and {old}", "critical",
-              "{{ $value }} messages for {{ $labels.destination }} are due", _LOOK),
-        _rule("OutboxStuck", f"{names.STUCK} > 0", "warning", "{{ $value }} messages are stuck in a relay's hands",
+        _rule("OutboxStuck", f"{_max(names.STUCK)} > 0", "warning",
+              "{{ $value }} messages are stuck in a relay's hands",
               "See which relay has them with `pillarbox messages list --stuck`; restart that relay if it hangs.",
-              wait=f"{max(thresholds.sending - STUCK_AFTER, timedelta(0)).total_seconds():g}s"),
+              wait=f"{(thresholds.sending - thresholds.listed_after).total_seconds():g}s"),
         _rule("OutboxSlow", f"{latency} > {thresholds.latency.total_seconds():g}", "warning",
               "Deliveries to {{ $labels.destination }} take {{ $value | humanizeDuration }}", _LOOK),
-        _rule("OutboxRetries", f"rate({names.ATTEMPTS_FAILED}_total[1h]) / ({attempts}) > {thresholds.retry_rate:g}",
+        _rule("OutboxRetries", f"{retried} / ({retried} + {attempts}) > {thresholds.retry_rate:g}",
               "warning", "{{ $value | humanizePercentage }} of the attempts for {{ $labels.destination }} fail",
-              "See the errors with `pillarbox messages list --near-failure`."),
-        _rule("OutboxUnserved", f"{names.DESTINATION_SERVED} == 0 and {names.UNSENT} > 0", "critical",
+              "See the errors with `pillarbox failures --attempts`."),
+        _rule("OutboxUnserved", f"{_max(names.DESTINATION_SERVED)} == 0 and {unsent} > 0", "critical",
               "No relay serves {{ $labels.destination }}", "Start a relay with --to {{ $labels.destination }}=URL."),
-        _rule("OutboxNoRelay", f"absent({names.RELAYS}) or {names.RELAYS} == 0", "critical",
+        _rule("OutboxNoRelay", f"absent({names.RELAYS}) or {_max(names.RELAYS)} == 0", "critical",
               "No relay is alive", "Start one with `pillarbox relay`.", wait="1m"),
     ]  # fmt: skip
+    if thresholds.relays > 1:
+        few = f"{_max(names.RELAYS)} < {thresholds.relays} > 0"
+        rules.append(_rule("OutboxFewRelays", few, "warning", "Only {{ $value }} relays are alive",
+                           "Start another with `pillarbox relay`.", wait="1m"))  # fmt: skip
     return {"groups": [{"name": "pillarbox", "rules": rules}]}
 
 
@@ -70,20 +91,18 @@ def _rule(name: str, expr: str, severity: str, summary: str, do: str, *, wait: s
 def build_dashboard() -> dict[str, Any]:
     """Build a dashboard of one screen: backlog, age, rates, latency, failures, relays."""
     panels = [
-        _panel("Waiting", f"{names.UNSENT}", unit="short"),
-        _panel("Oldest", f"{names.MAX_AGE}", unit="s"),
-        _panel("Delivered a second", f"sum by (destination) (rate({names.DELIVERED}_total[1m]))", unit="ops"),
-        _panel("Latency p99", f"histogram_quantile(0.99, sum by (le, destination) (rate({names.LATENCY}_bucket[5m])))",
-               unit="s"),
-        _panel("Failed attempts a second", f"sum by (destination) (rate({names.ATTEMPTS_FAILED}_total[5m]))",
-               unit="ops"),
-        _panel("Failed, waiting for a person", f"{names.FAILED_NOW}", unit="short"),
-        _panel("Destinations left alone", f"{names.BREAKER_OPEN}", unit="short"),
-        _panel("Relays alive", f"max({names.RELAYS})", unit="short"),
-        _panel("Lanes owned", f"{names.LEASES}", unit="short"),
-        _panel("Duplicates absorbed a second", f"sum by (consumer) (rate({names.INBOX_DUPLICATES}_total[5m]))",
-               unit="ops"),
-    ]  # fmt: skip
+        _panel("Waiting", _max(names.UNSENT), unit="short"),
+        _panel("Oldest", _max(names.MAX_AGE), unit="s"),
+        _panel("Delivered a second", _rate(f"{names.DELIVERED}_total", "1m"), unit="ops"),
+        _panel("Latency p99", _quantile(names.LATENCY), unit="s"),
+        _panel("End to end p99", _quantile(names.END_TO_END), unit="s"),
+        _panel("Failed attempts a second", _rate(f"{names.ATTEMPTS_FAILED}_total", "5m"), unit="ops"),
+        _panel("Failed, waiting for a person", _max(names.FAILED_NOW), unit="short"),
+        _panel("Destinations left alone", _max(names.BREAKER_OPEN), unit="short"),
+        _panel("Relays alive", _max(names.RELAYS), unit="short"),
+        _panel("Lanes owned", _max(names.LEASES), unit="short"),
+        _panel("Duplicates absorbed a second", _rate(f"{names.INBOX_DUPLICATES}_total", "5m"), unit="ops"),
+    ]
     return {
         "title": "Pillarbox",
         "uid": "pillarbox",
@@ -97,6 +116,10 @@ def build_dashboard() -> dict[str, Any]:
             for number, panel in enumerate(panels)
         ],
     }
+
+
+def _quantile(histogram: str) -> str:
+    return f"histogram_quantile(0.99, {_rate(f'{histogram}_bucket', '5m')})"
 
 
 def _panel(title: str, expr: str, *, unit: str) -> dict[str, Any]:

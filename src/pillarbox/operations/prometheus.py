@@ -24,7 +24,13 @@ from pillarbox.telemetry import Telemetry
 __all__ = ["PrometheusConsumerTelemetry", "PrometheusTelemetry", "StatusCollector"]
 
 try:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+        UnknownMetricFamily,
+    )
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
     raise MissingExtra("prometheus_client", extra="prometheus", needed_for="Metrics") from error
@@ -45,17 +51,14 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._fenced: Counter[str] = Counter()
         self._open: dict[str, bool] = {}
         self._blocked: Counter[str] = Counter()
-        self._latency: dict[str, list[int]] = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))
-        self._latency_sum: Counter[str] = Counter()
+        self._latency = _Histograms()
+        self._end_to_end = _Histograms()
 
     def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
         self._delivered[destination] += len(messages)
-        now, buckets, total = self._clock.now(), self._latency[destination], 0.0
-        for message in messages:
-            seconds = _latency(message, now)
-            total += seconds
-            buckets[bisect_left(_BUCKETS, seconds)] += 1
-        self._latency_sum[destination] += total  # type: ignore[assignment]
+        now = self._clock.now()
+        self._latency.add(destination, [_latency(message, now) for message in messages])
+        self._end_to_end.add(destination, [(now - message.event_time).total_seconds() for message in messages])
 
     def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
         counter = self._failed if failure.delay is None else self._retried
@@ -93,7 +96,8 @@ class PrometheusTelemetry(Telemetry, Collector):
         yield _counter_family(
             names.FENCED, "Writes that were refused because another relay owns the lanes.", self._fenced
         )
-        yield self._histogram()
+        yield self._latency.build_family(names.LATENCY, "From when a message was due to its delivery.")
+        yield self._end_to_end.build_family(names.END_TO_END, "From when a message happened to its delivery.")
         gauge = GaugeMetricFamily(names.BREAKER_OPEN, "1 while a destination is left alone.", labels=["destination"])
         for name in sorted({*self._open, *self._delivered} - {SKIPPED_DESTINATION}):
             gauge.add_metric([name], 1.0 if self._open.get(name) else 0.0)
@@ -105,16 +109,28 @@ class PrometheusTelemetry(Telemetry, Collector):
             gauge.add_metric([name], float(self._blocked[name]))
         yield gauge
 
-    def _histogram(self) -> Metric:
-        family = HistogramMetricFamily(
-            names.LATENCY, "From when a message was due to its delivery.", labels=["destination"]
-        )
-        for name, counts in list(self._latency.items()):
+
+class _Histograms:
+    """One histogram of seconds for each destination."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))
+        self._sums: dict[str, float] = defaultdict(float)
+
+    def add(self, destination: str, times: Sequence[float]) -> None:
+        counts = self._counts[destination]
+        for seconds in times:
+            counts[bisect_left(_BUCKETS, seconds)] += 1
+        self._sums[destination] += sum(max(seconds, 0.0) for seconds in times)
+
+    def build_family(self, name: str, help_: str) -> Metric:
+        family = HistogramMetricFamily(name, help_, labels=["destination"])
+        for destination, counts in list(self._counts.items()):
             reached, buckets = 0, []
             for bound, count in zip((*_BUCKETS, float("inf")), counts, strict=True):
                 reached += count
                 buckets.append(("+Inf" if bound == float("inf") else str(bound), float(reached)))
-            family.add_metric([name], buckets, sum_value=self._latency_sum[name])
+            family.add_metric([destination], buckets, sum_value=self._sums[destination])
         return family
 
 
@@ -161,10 +177,12 @@ class StatusCollector(Collector):
         if status is None:
             return
         destinations = [one for one in status.destinations if one.name != SKIPPED_DESTINATION]
+        # Untyped: its name, which others know, ends as only the parts of a histogram may.
+        unsent = UnknownMetricFamily(names.UNSENT, "Messages that are due or being sent.", labels=["destination"])
+        for one in destinations:
+            unsent.add_metric([one.name], float(one.due + one.sending))
+        yield unsent
         figures: dict[tuple[str, str], Mapping[str, float]] = {
-            (names.UNSENT, "Messages that are due or being sent."): {
-                one.name: one.due + one.sending for one in destinations
-            },
             (names.MAX_AGE, "For how long the oldest message has been due."): {
                 one.name: status.oldest_age(one).total_seconds() for one in destinations
             },
@@ -191,7 +209,7 @@ class StatusCollector(Collector):
         relays = GaugeMetricFamily(names.RELAYS, "Relays that are alive.")
         relays.add_metric([], float(len(status.relays)))
         yield relays
-        stuck = GaugeMetricFamily(names.STUCK, "Messages that have been in a relay's hands for over 15 minutes.")
+        stuck = GaugeMetricFamily(names.STUCK, "Messages in a relay's hands for longer than the threshold `stuck`.")
         stuck.add_metric([], float(sum(len(claim.message_ids) for claim in status.stuck)))
         yield stuck
 

@@ -41,7 +41,13 @@ with lanes as materialized (
     delete from pillarbox_outbox
      where id = any($5::bigint[]) and destination = $2 and partition = any($3::smallint[]) and (select holds from fence)
        and message_id = coalesce(($11::uuid[])[width_bucket(id, $5::bigint[])], message_id)
-    returning *
+    -- First, because a row is taken apart from its beginning.
+    returning least(greatest(
+                  date_part('epoch', coalesce($10::timestamptz, statement_timestamp()))
+                  - date_part('epoch', coalesce(due_at, case waits when 'deferred' then available_at end, created_at)), 0), 1e10) as latency,
+              least(greatest(
+                  date_part('epoch', coalesce($10::timestamptz, statement_timestamp())) - date_part('epoch', event_time), 0), 1e10)
+              as end_to_end, *
 ), kept as (
     insert into pillarbox_history (
         id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
@@ -59,10 +65,7 @@ with lanes as materialized (
     select width_bucket(latency, '{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800}'::float8[]) as bucket,
            count(*), sum(latency) as latency_sum, max(latency) as latency_max, sum(end_to_end) as end_to_end_sum,
            max(end_to_end) as end_to_end_max
-      from (select least(greatest(now - date_part('epoch', coalesce(due_at, case waits when 'deferred' then available_at end, created_at)), 0), 1e10)
-                   as latency,
-                   least(greatest(now - date_part('epoch', event_time), 0), 1e10) as end_to_end
-              from closed, date_part('epoch', coalesce($10::timestamptz, statement_timestamp())) as now offset 0) c
+      from closed
      group by 1
 ), counted as (
     insert into pillarbox_rollup as r (

@@ -68,6 +68,29 @@ def plan(url: str, name: str) -> list[tuple[str | None, str | None]]:
         return [(row["table"], row["key"]) for row in cursor.fetchall()]
 
 
+@pytest.mark.parametrize("name", ["find_pending", "find_delivered", "find_ended"])
+async def test_a_correlation_id_is_found_by_its_index(store: MariadbStore, mariadb_url: str, name: str) -> None:
+    publish(mariadb_url, count=FEW)
+    kept = (
+        "id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, "
+        "subject, correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at"
+    )
+    fetched(
+        mariadb_url,
+        f"insert into pillarbox_history ({kept}, status) select {kept}, if(id % 2, 'delivered', 'failed') "
+        "from pillarbox_outbox",
+    )
+    fetched(mariadb_url, "analyze table pillarbox_outbox, pillarbox_history")
+    statements = build_statements(Names())
+    sql = statements.fill(name, "correlation_id = :correlation_id")
+    values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", sql), 3)
+    values |= {"states": ["failed"], "correlation_id": "c"}
+    with closing(connected(mariadb_url)) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(f"explain format=traditional {sql}", values)
+        keys = [row["key"] for row in cursor.fetchall()]
+    assert any(key is not None and key.endswith("_corr_idx") for key in keys), keys
+
+
 @pytest.mark.parametrize(
     ("name", "index"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pillarbox.contracts.store import Selection
 from pillarbox.message import Names, State
 from pillarbox.stores.factory import open_schema
+from pillarbox.stores.postgres.queries import Parameters
 from pillarbox.stores.postgres.store import PostgresStore
-from pillarbox.stores.sql import Statements
+from pillarbox.stores.sql import Statements, build_conditions
 from pillarbox.stores.statistics import TOPICS_LOOKED_UP
 from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.samples import sample_relay
@@ -138,3 +141,17 @@ async def test_what_a_screen_asks_walks_no_table(
     assert "Seq Scan on pillarbox_outbox" not in plan
     assert ("pillarbox_outbox_pkey" in plan) == (statement in BY_ID), plan
     assert "Seq Scan on pillarbox_history" not in plan
+
+
+@pytest.mark.parametrize(("statement", "second"), [("find_pending", None), ("find_closed", "delivered")])
+async def test_a_correlation_id_is_found_by_its_index(shop: Shop, statement: str, second: str | None) -> None:
+    for table in ("outbox", "history"):
+        await shop.run(_FILL, 5_000, "") if table == "outbox" else await shop.run(_CLOSED, 5_000, "delivered")
+        await shop.run(f"update pillarbox_{table} set correlation_id = 'c-' || id")
+        await shop.run(f"vacuum analyze pillarbox_{table}")
+    parameters = Parameters((50, second))
+    where = build_conditions(Selection(correlation_id="c-17"), parameters)
+    sql = Statements("pillarbox.stores.postgres", shop.names).fill(statement, where)
+    plan = "\n".join(row[0] for row in await shop.connection.fetch(f"explain {sql}", *parameters.values))
+    assert "_corr_idx" in plan, plan
+    assert not re.search("Seq Scan on pillarbox_(outbox|history)", plan)

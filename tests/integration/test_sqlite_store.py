@@ -153,6 +153,15 @@ def plan(path: Path, name: str) -> list[str]:
         return [row[3] for row in connection.execute(f"explain query plan {sql}", values)]
 
 
+@pytest.mark.parametrize("name", ["find_pending", "find_delivered", "find_ended"])
+def test_a_correlation_id_is_found_by_its_index(path: Path, name: str) -> None:
+    sql = build_statements(Names()).fill(name, "correlation_id = :correlation")
+    values = dict.fromkeys(re.findall(r":(\w+)", sql), "[]")
+    with connected(path) as connection:
+        steps = [row[3] for row in connection.execute(f"explain query plan {sql}", values)]
+    assert any("_corr_idx (correlation_id=?)" in step for step in steps), steps
+
+
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_no_statement_walks_over_the_messages(path: Path, name: str) -> None:
     steps = plan(path, name)

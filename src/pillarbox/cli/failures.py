@@ -83,7 +83,7 @@ def _format_groups(groups: Sequence[FailureGroup], *, now: datetime) -> str:
     rows = [
         (
             f"{group.count:,}", group.destination, error, format_age(group.first_at, now),
-            format_age(group.last_at, now), group.example_id,
+            format_age(group.last_at, now), str(group.example_id),
         )
         for group, error in zip(groups, errors, strict=True)
     ]  # fmt: skip

@@ -36,7 +36,7 @@ class FailureGroup(msgspec.Struct, kw_only=True):
     count: int
     first_at: datetime | None
     last_at: datetime | None
-    example_id: str
+    example_id: int | str
     """Id of a message, or its message id where only the journal tells of it."""
 
 
@@ -45,7 +45,7 @@ def group_failures(messages: Sequence[Message]) -> list[FailureGroup]:
 
     Errors that differ only in ids, long numbers and quoted values count as the same.
     """
-    return _group((message.destination, message.last_error, message.status_at, str(message.id)) for message in messages)
+    return _group((message.destination, message.last_error, message.status_at, message.id) for message in messages)
 
 
 def group_attempts(entries: Sequence[JournalEntry]) -> list[FailureGroup]:
@@ -57,8 +57,8 @@ def group_attempts(entries: Sequence[JournalEntry]) -> list[FailureGroup]:
     )
 
 
-def _group(failures: Iterable[tuple[str, str | None, datetime | None, str]]) -> list[FailureGroup]:
-    by_error: dict[tuple[str, str], list[tuple[datetime | None, str]]] = defaultdict(list)
+def _group(failures: Iterable[tuple[str, str | None, datetime | None, int | str]]) -> list[FailureGroup]:
+    by_error: dict[tuple[str, str], list[tuple[datetime | None, int | str]]] = defaultdict(list)
     for destination, text, at, example in failures:
         error = _VARYING.sub("…", (text or "(no error was recorded)")[:_LONGEST_ERROR])
         by_error[destination, error].append((at, example))

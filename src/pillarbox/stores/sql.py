@@ -113,6 +113,9 @@ class Binder(Protocol):
     def value(self, value: object) -> str:
         """Return the placeholder of one value."""
 
+    def equals(self, column: str, value: object) -> str:
+        """Return the condition that the column has this value, as an index of the column takes it."""
+
     def any_of(self, column: str, values: Sequence[object]) -> str:
         """Return the condition that the column is one of these."""
 
@@ -140,7 +143,7 @@ def build_conditions(selection: Selection, binder: Binder, *, key: str = "key") 
         ("attempts >=", selection.min_attempts),
         ("id >", selection.after),
     )
-    conditions = [f"{column} = {binder.value(value)}" for column, value in equal.items() if value is not None]
+    conditions = [binder.equals(column, value) for column, value in equal.items() if value is not None]
     conditions += [binder.any_of(column, values) for column, values in lists.items() if values is not None]
     # A bound of 0 attempts, or after id 0, excludes nothing.
     conditions += [f"{comparison} {binder.value(value)}" for comparison, value in bounds if value]

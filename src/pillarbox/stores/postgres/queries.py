@@ -146,6 +146,13 @@ class Parameters:
         self.values.append(value)
         return f"${len(self.values)}"
 
+    def equals(self, column: str, value: object) -> str:
+        placeholder = self.value(value)
+        if column != "correlation_id":
+            return f"{column} = {placeholder}"
+        # An index takes no text of any length, so that of correlation ids has their beginnings.
+        return f"left(correlation_id, 64) = left({placeholder}, 64) and correlation_id = {placeholder}"
+
     def any_of(self, column: str, values: Sequence[object]) -> str:
         return f"{column} = any({self.value(list(values))})"
 

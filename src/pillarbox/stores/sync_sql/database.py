@@ -89,6 +89,9 @@ class SelectionParameters:
         self.values[name] = [_to_stored(one) for one in value] if isinstance(value, list) else _to_stored(value)
         return f":{name}"
 
+    def equals(self, column: str, value: object) -> str:
+        return f"{column} = {self.value(value)}"
+
     def any_of(self, column: str, values: Sequence[object]) -> str:
         return f"{column} in {self.value(list(values))}"
 

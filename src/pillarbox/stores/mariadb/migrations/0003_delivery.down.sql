@@ -1,4 +1,6 @@
 -- --- counts ---
+alter table pillarbox_history drop index pillarbox_history_corr_idx;
+alter table pillarbox_outbox drop index pillarbox_outbox_corr_idx;
 drop table if exists pillarbox_rollup;
 alter table pillarbox_history
     add index pillarbox_history_status_idx (status, status_at, id), drop index pillarbox_history_ended_idx;

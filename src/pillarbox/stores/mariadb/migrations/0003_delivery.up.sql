@@ -48,3 +48,7 @@ create table if not exists pillarbox_rollup (
     from_30m       bigint       not null default 0,
     primary key (minute, destination, relay_id)
 ) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
+
+-- What belongs together. Beginnings, because an index takes no text of any length.
+alter table pillarbox_outbox add index pillarbox_outbox_corr_idx (correlation_id(64));
+alter table pillarbox_history add index pillarbox_history_corr_idx (correlation_id(64));

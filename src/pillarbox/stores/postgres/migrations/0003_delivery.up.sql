@@ -46,3 +46,7 @@ create table pillarbox_rollup (
     from_30m       bigint           not null default 0,
     constraint pillarbox_rollup_pkey primary key (minute, destination, relay_id)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
+
+-- What belongs together. Beginnings, because an index takes no text of any length.
+create index pillarbox_outbox_corr_idx on pillarbox_outbox (left(correlation_id, 64));
+create index pillarbox_history_corr_idx on pillarbox_history (left(correlation_id, 64));

@@ -46,3 +46,7 @@ create table pillarbox_rollup (
     from_30m       integer not null default 0,
     primary key (minute, destination, relay_id)
 ) without rowid;
+
+-- What belongs together.
+create index pillarbox_outbox_corr_idx on pillarbox_outbox (correlation_id);
+create index pillarbox_history_corr_idx on pillarbox_history (correlation_id);

@@ -58,7 +58,7 @@ def _check_subject(subject: str, names: Sequence[str], *, expected: str | None) 
         yield report_critical(
             "nats.no-stream",
             what=f"No stream has the subject {subject!r}.",
-            why="Nobody keeps what is published to it: the destination is out of service.",
+            why="Nobody keeps what is published to it: its messages wait in the outbox.",
             fix="Create a stream with this subject, or set stream and declare=true.",
         )
     elif expected is not None and expected not in names:

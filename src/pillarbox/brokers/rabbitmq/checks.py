@@ -185,7 +185,7 @@ def _report_unroutable(topic: str, exchange: str, routing_key: str) -> Finding:
         "rabbitmq.unroutable",
         what=f"No queue is bound to the exchange {_quote(exchange)} for the routing key {_quote(routing_key)} "
         f"of the topic {_quote(topic)}.",
-        why="Its messages come back, and fail.",
+        why="Its messages come back, and wait in the outbox; with missing_topology=reject they fail.",
         fix="Bind a durable queue, or correct the destination's routing_key.",
     )
 

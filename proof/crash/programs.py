@@ -23,7 +23,7 @@ from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.store import BulkResult, Selection, Store
 from pillarbox.contracts.transport import Transport
 from pillarbox.message import Message, Names, State
-from pillarbox.relay.janitor import Archive
+from pillarbox.relay.archive import Archive
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings, Retention
 from pillarbox.retry import RetryPolicy

@@ -27,6 +27,7 @@
     │   ├── Fenced                  another relay owns the lane; nothing was written
     │   ├── IllegalTransition       that state cannot follow this one            exit 1
     │   └── NoSuchMessage           nothing has that id                          exit 5
+    ├── ArchiveError                cannot be written; nothing is deleted        exit 1
     └── TransportError
         ├── TransportUnavailable    the broker cannot be reached                 exit 3
         └── MessageRejected         the broker will never take this message
@@ -173,6 +174,10 @@ class NoSuchMessage(StoreError):
     """No message has that id."""
 
     exit_code = 5
+
+
+class ArchiveError(PillarboxError):
+    """Closed messages could not be archived, so they were not deleted."""
 
 
 class TransportError(PillarboxError):

@@ -54,6 +54,7 @@ VALUES: Mapping[KeyPath, tuple[Written, ...]] = {
     ("relay", "retention", "rollups"): TIMES,
     ("relay", "retention", "every"): TIMES,
     ("relay", "retention", "batch"): NUMBERS,
+    ("relay", "retention", "archive"): NAMES,
     ("log", "format"): (('"json"', "json"), ("text", "text"), ("json", "json")),
     ("log", "level"): LEVELS,
     ("log", "deliveries_at"): LEVELS,

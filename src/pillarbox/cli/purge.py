@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 import click
+import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
 from pillarbox.cli._options import Target, by_option, target_options
@@ -16,7 +17,9 @@ from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import State
 from pillarbox.operations.bulk import format_counts
 from pillarbox.relay.configuration import read_relay_section
+from pillarbox.relay.janitor import Janitor
 from pillarbox.relay.settings import Retention
+from pillarbox.telemetry import Telemetry
 
 __all__ = ["purge"]
 
@@ -27,13 +30,23 @@ _CLOSED: Final = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
 @target_options
 @confirm_options(nothing="remove nothing")
 @by_option
+@click.option(
+    "--archive",
+    metavar="FOLDER",
+    envvar="PILLARBOX_RELAY_RETENTION_ARCHIVE",
+    show_envvar=True,
+    help="Write messages there as JSON Lines before they are removed.",
+)
 @output_option
-def purge(target: Target, dry_run: bool, yes: bool, by: str, output: OutputFormat) -> None:
+def purge(target: Target, *, dry_run: bool, yes: bool, by: str, archive: str | None, output: OutputFormat) -> None:
     """Remove what is older than the configured retention: closed messages, and what inboxes remember or keep.
 
-    Archives nothing: that is the relay's own cleaning.
+    Messages are archived first if relay.retention.archive, or --archive, names a folder. Nothing is removed that was
+    not archived.
     """
     retention = read_relay_section(target.config).settings.retention
+    if archive is not None:
+        retention = msgspec.structs.replace(retention, archive=archive)
     limits = _list_limits(retention)
     matched = target.run(lambda store: _count(store, limits))
     total = sum(matched.values())
@@ -71,9 +84,10 @@ async def _purge(
 ) -> dict[str, int]:
     """Remove in batches. What was removed is noted in the journal, even if it was interrupted half-way."""
     removed: dict[str, int] = {}
+    janitor = Janitor(store, retention=retention, telemetry=Telemetry())
     try:
         for state, limit in _list_limits(retention).items():
-            while count := await store.purge(state, older_than=limit, limit=retention.batch):
+            while count := await janitor.clean_batch(state, limit):
                 removed[state.value] = removed.get(state.value, 0) + count
                 on_progress(sum(removed.values()))
         for name, age in (("inbox", retention.inbox), ("inbox_failed", retention.inbox_failed)):

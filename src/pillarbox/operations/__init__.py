@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pillarbox.operations.monitor import Monitor, Status
     from pillarbox.operations.opentelemetry import OpenTelemetry, TracingConsumerTelemetry, publishing_span
     from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
+    from pillarbox.relay.archive import JsonLinesArchive, read_archive
     from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 else:
     __getattr__ = lazy_names(
@@ -25,6 +26,7 @@ else:
             "ConsumerProbes": "pillarbox.operations.health",
             "HealthApp": "pillarbox.operations.health",
             "HealthServer": "pillarbox.operations.health",
+            "JsonLinesArchive": "pillarbox.relay.archive",
             "LoggingConsumerTelemetry": "pillarbox.consumer.telemetry",
             "LoggingTelemetry": "pillarbox.telemetry",
             "Monitor": "pillarbox.operations.monitor",
@@ -39,6 +41,7 @@ else:
             "TracingConsumerTelemetry": "pillarbox.operations.opentelemetry",
             "find_alerts": "pillarbox.operations.alerts",
             "publishing_span": "pillarbox.operations.opentelemetry",
+            "read_archive": "pillarbox.relay.archive",
         },
     )
 
@@ -50,6 +53,7 @@ __all__ = [
     "ConsumerTelemetry",
     "HealthApp",
     "HealthServer",
+    "JsonLinesArchive",
     "LoggingConsumerTelemetry",
     "LoggingTelemetry",
     "Monitor",
@@ -64,6 +68,7 @@ __all__ = [
     "TracingConsumerTelemetry",
     "find_alerts",
     "publishing_span",
+    "read_archive",
 ]
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from pillarbox.contracts.store import OperatorStore, Selection
 from pillarbox.durations import FOREVER
-from pillarbox.message import Message, State
+from pillarbox.message import State
+from pillarbox.relay.archive import Archive, JsonLinesArchive
 from pillarbox.relay.settings import Retention
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["Archive", "Janitor"]
-
-Archive = Callable[[Sequence[Message]], Awaitable[None]]
-"""Receives messages before they are deleted. If it raises, none of them is deleted."""
+__all__ = ["Janitor"]
 
 
 class Janitor:
@@ -26,13 +23,15 @@ class Janitor:
         self._store = store
         self._retention = retention
         self._telemetry = telemetry
+        if archive is None and retention.archive is not None:
+            archive = JsonLinesArchive(retention.archive)
         self._archive = archive
 
     async def run_once(self) -> int:
         """Remove all that is old enough; return how many messages and inbox records were removed."""
         removed = 0
         for state, age in self._list_ages():
-            while count := await self._clean_batch(state, age):
+            while count := await self.clean_batch(state, age):
                 removed += count
         inbox = await self._clean_inbox()
         await self._clean_rollups()
@@ -49,7 +48,8 @@ class Janitor:
         ]
         return [(state, age) for state, age in ages if age != FOREVER]
 
-    async def _clean_batch(self, state: State, age: timedelta) -> int:
+    async def clean_batch(self, state: State, age: timedelta) -> int:
+        """Archive and delete one batch of messages that were closed so long ago; return how many."""
         if self._archive is None:
             return await self._store.purge(state, older_than=age, limit=self._retention.batch)
         before = await self._store.now() - age

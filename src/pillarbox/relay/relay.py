@@ -29,8 +29,9 @@ from pillarbox.errors import (
     StoreUnavailable,
 )
 from pillarbox.message import SKIPPED_DESTINATION, Message
+from pillarbox.relay.archive import Archive
 from pillarbox.relay.destination import DestinationState
-from pillarbox.relay.janitor import Archive, Janitor
+from pillarbox.relay.janitor import Janitor
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Heartbeat, LeaseLost, Rebalancer
 from pillarbox.relay.outcome_policy import OutcomePolicy, SkipPolicy

@@ -114,6 +114,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Time between two runs of the janitor."""
     batch: int = 1_000
     """Most rows that one transaction deletes."""
+    archive: str | None = None
+    """Folder to which closed messages are written before they are deleted; None for no archive."""
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -251,6 +251,23 @@ async def test_an_alert_for_claims_works_below_and_above_the_age_of_stuck_ones(s
         assert ("sending" in {alert.name for alert in find_alerts(status, thresholds)}) == fires
 
 
+async def test_what_waits_for_days_behind_a_retried_message_is_critical() -> None:
+    clock = FrozenClock(NOW)
+    store = MemoryStore(clock=clock)
+    with store.transaction() as tx:
+        memory_writer(tx).insert(Insert(names=Names(), messages=[sample(key=NEAR) for _ in range(2_001)]))
+    fence = await own(store, LANE, lease=timedelta(days=9))
+    head, *behind = await store.find(Selection(), limit=3_000)
+    await store.claim(fence, Claim(1, []), park=[message.id for message in behind])
+    clock.advance(timedelta(days=3))
+    await settle_failures(store, fence, retry(head, attempts=40, delay=timedelta(minutes=5)))
+    status = await Monitor(store).status()
+    (one,) = status.destinations
+    assert (one.due, one.later, status.oldest_age(one)) == (2_001, 0, timedelta(days=3))
+    found = {alert.name: alert.severity for alert in find_alerts(status, Thresholds())}
+    assert (found["oldest"], found["backlog"]) == (Severity.CRITICAL, Severity.WARNING)
+
+
 def test_the_worst_comes_first() -> None:
     found = alerts(failed=1, latency=latency(301 * SECOND), oldest_due_at=NOW - 61 * SECOND)
     assert list(found) == ["failed", "latency", "oldest"]

@@ -57,6 +57,8 @@ class DestinationState:
         self.dice = dice
         self.breaker = Breaker()
         self.addresses = AddressBreakers()
+        self.may_probe = False
+        """The messages of which one is sent as a probe are all claimed."""
         self._is_down = False
         """An outage was reported, and its end was not."""
         self._is_reachable = True

@@ -455,12 +455,17 @@ class Reader:
         if not state.ordering.is_open:  # at first, and after a pause in the middle of the probe
             self._cursor, self._due_at, self._empty_probes = None, 0.0, 0
             state.begin_probe()
+        # One of all that were read is sent. The first that is claimed would be the same each time.
+        state.may_probe = False
         try:
             found = bool(state.epochs) and await self._read_all()
+            await self.finish()
         except StoreError as error:
             state.telemetry.on_store_failed("reading", error)
             self._cursor = None
             return False
+        state.may_probe = True
+        state.send_event.set()
         # Twice: the first read finds out which waiting messages are due, and the second takes them.
         self._empty_probes += not found
         if not state.epochs or (self._empty_probes >= _EMPTY_PROBES and not state.ordering.in_flight):

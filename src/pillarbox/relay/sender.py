@@ -65,7 +65,7 @@ class Sender:
             return seconds
         if self._may_start_suspects() and self._may_send_suspects():
             self._suspect_send = asyncio.create_task(self._send_suspects())
-        while state.ordering.has_ready and not (state.is_probing and self._is_sending):
+        while state.ordering.has_ready and (not state.is_probing or (state.may_probe and not self._is_sending)):
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
                 return self._rate.wait()
@@ -89,7 +89,7 @@ class Sender:
         if not state.ordering.has_suspects or not (self._suspect_send is None or self._suspect_send.done()):
             return False
         return not state.is_probing or (
-            not self._is_sending and (not state.ordering.has_ready or state.dice.random() < 0.5)
+            state.may_probe and not self._is_sending and (not state.ordering.has_ready or state.dice.random() < 0.5)
         )
 
     def _hold_blocked(self, messages: list[Message]) -> list[Message]:

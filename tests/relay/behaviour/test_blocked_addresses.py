@@ -237,6 +237,21 @@ async def test_the_rests_grow_whatever_kind_of_message_waits(scene: Scene, kind:
 
 
 @pytest.mark.usefixtures("short_outages")
+async def test_a_message_that_always_fails_does_not_keep_the_others_from_being_the_probe(scene: Scene) -> None:
+    """Every other one must have its turn, whatever was read first."""
+    bad = set(range(6))
+    sink = Topics({}, batch=1)
+    sink.answer = lambda message: REFUSED if int(message.payload) in bad else DELIVERED
+    await scene.put(*[(number, f"key-{number}") for number in range(6)])
+    async with scene.relay(sink, retry=quick_retry(attempts=None)):
+        await until(lambda: len(sink.tries) == 6 and min(sink.tries.values()) >= 3)
+        bad &= {0}
+        await until(lambda: sorted(set(sink.numbers())) == [1, 2, 3, 4, 5])
+        bad.clear()
+        await until(scene.is_drained)
+
+
+@pytest.mark.usefixtures("short_outages")
 async def test_several_messages_that_fail_one_after_the_other_are_an_outage(scene: Scene) -> None:
     sink, rests = Script(lambda _: REFUSED), Rests()
     await scene.put((1, "a"), (2, "b"), (3, "c"))

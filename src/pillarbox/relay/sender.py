@@ -373,10 +373,13 @@ class Sender:
         claim = Claim(number, [message.id for message in group], strikes - 1 if is_unproven else strikes)
         if not await state.retry_write("claiming", lambda: state.store.claim(fence, claim)):
             return False
-        if not all(state.ordering.is_in_flight(message) for message in group):
-            return False  # a lane was lost meanwhile
-        settlement = state.ordering.confirm_group_claim(group, number)
-        return await state.retry_write("claiming", lambda: state.store.settle(fence, settlement))
+        # A lane may have been lost meanwhile. The messages of the others are in the new claim, and leave it unsent.
+        left = [message for message in group if state.ordering.is_in_flight(message)]
+        if not left:
+            return False
+        fence, settlement = state.fence({m.partition for m in left}), state.ordering.confirm_group_claim(left, number)
+        is_recorded = await state.retry_write("claiming", lambda: state.store.settle(fence, settlement))
+        return is_recorded and len(left) == len(group)
 
     async def _send_parts(self, transport: Transport, group: Sequence[Message], *, began: int) -> bool:
         """Send a group, by as many calls at once as it needs; return whether all of it was acknowledged."""

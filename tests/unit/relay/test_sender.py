@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -11,6 +11,7 @@ import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Claim, Fence
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
@@ -216,6 +217,39 @@ async def test_it_is_sent_when_the_connection_came_in_time() -> None:
 
 async def test_it_goes_back_when_the_lease_ended_before_the_connection_was_there() -> None:
     assert await _sent_alone(LEASE) == ([], [1])
+
+
+# --- groups ---
+
+
+class _LosesLane(MemoryStore):
+    """Another relay takes the second lane while a group is being claimed."""
+
+    state: DestinationState | None = None
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        revisions = await super().claim(fence, claim, park=park)
+        if self.state is not None:
+            state, self.state = self.state, None
+            state.drop_lanes([1])
+        return revisions
+
+
+async def test_a_group_that_loses_a_lane_goes_back_and_leaves_no_claim_behind() -> None:
+    clock = FrozenClock()
+    store, transport = _LosesLane(clock=clock), MemoryTransport()
+    put(store, "a")
+    put(store, "b", partition=1)
+    state = build_state(store, clock)
+    await grant(state, 0, 1)
+    await claim_next(state, strikes=2, limit=2)
+    state.policy.acknowledged = 1
+    store.state = state
+    await Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)._send_suspects()
+    settlement, lanes = state.ordering.next_settlement(10)
+    await store.settle(state.fence(lanes), settlement)
+    assert (transport.received, list(settlement.returned), lanes) == ([], [1], {0})
+    assert await store.claims(older_than=timedelta(0)) == []
 
 
 # --- rate limit ---

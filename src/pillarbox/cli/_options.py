@@ -163,7 +163,7 @@ _RELAY_FLAGS: Final = (
     _Flag("--max-lanes", ("relay", "max_lanes"), "N", "Lanes of one destination that this relay owns at most."),
     _Flag("--batch", ("relay", "batch"), "N", "Messages read and claimed at a time."),
     _Flag("--window", ("relay", "window"), "N", "Messages in flight to one destination."),
-    _Flag("--send-timeout", ("relay", "send_timeout"), "TIME", "How long one send may take."),
+    _Flag("--send-timeout", ("relay", "send_timeout"), "TIME", "How long one send may make no progress."),
     _Flag("--log-format", ("log", "format"), "text|json", "How log lines look."),
     _Flag("--log-level", ("log", "level"), "debug|info|warning|error", "The least level that is written."),
     _Flag("--deliveries-at", ("log", "deliveries_at"), "LEVEL", "The level of the line for each single delivery."),

@@ -49,6 +49,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int = 32 * 1024 * 1024
     """Most bytes of payloads in flight. The message that reaches it may pass it."""
     send_timeout: timedelta = timedelta(seconds=30)
+    """Longest time in which a send makes no progress: no answer comes, and no byte leaves where that is seen."""
     ping_interval: timedelta = timedelta(seconds=30)
     """Time between two pings while nothing is sent. `FOREVER`: no pings."""
     retry: RetryPolicy = DEFAULT_RETRY

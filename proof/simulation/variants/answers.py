@@ -159,7 +159,12 @@ def strikes_forgotten(replace: Replace) -> None:
 def neighbours_struck(replace: Replace) -> None:
     """Whoever was in hand with a deadly message is held to be as deadly."""
     replace(reader_module, "_strikes_while_waiting", lambda strikes: strikes)
-    replace(ordering_module, "_cap_strikes", lambda strikes, messages: strikes if messages == 1 else max(strikes, 2))
+    original_recover = LaneOrdering.recover_claim
+
+    def recover_claim(ordering: LaneOrdering, number: int, messages: Sequence[Message], *, strikes: int) -> None:
+        original_recover(ordering, number, messages, strikes=strikes if len(messages) == 1 else max(strikes, 2))
+
+    replace(LaneOrdering, "recover_claim", recover_claim)
 
 
 def deaths_without_a_witness(replace: Replace) -> None:
@@ -187,7 +192,6 @@ def suspects_not_split(replace: Replace) -> None:
 def company_is_evidence(replace: Replace) -> None:
     """A death counts against every suspect of the group as if each had been alone."""
     replace(ordering_module, "_raise_to_group", lambda strikes, size: max(strikes, LONE_STRIKES))
-    replace(ordering_module, "_cap_strikes", lambda strikes, messages: strikes)
 
 
 ANSWERS = (

@@ -563,9 +563,9 @@ class LaneOrdering:
         """Return the messages of a dead relay's claim to the table, to be read again in their order.
 
         They are not sent from here: an earlier message of a key may wait in the table, or may have returned there while
-        a later one was being claimed. Their strikes stay.
+        a later one was being claimed. Their strikes stay, also where a takeover put messages into one claim that had
+        been sent alone: above `LONE_STRIKES` only deaths count of relays that sent a message alone.
         """
-        strikes = _cap_strikes(strikes, len(messages))
         entries = []
         for message in messages:
             if message.id not in self._in_flight.entries:
@@ -887,11 +887,6 @@ def _raise_to_group(strikes: int, size: int) -> int:
     while strikes < LONE_STRIKES and _max_group(strikes + 1) >= size:
         strikes += 1
     return strikes
-
-
-def _cap_strikes(strikes: int, messages: int) -> int:
-    """Return the strikes of a dead relay's claim. Where several share it none was alone, so the cap is going alone."""
-    return strikes if messages == 1 else min(strikes, LONE_STRIKES)
 
 
 def _build_park(message: Message) -> FailedOutcome:

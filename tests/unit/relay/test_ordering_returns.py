@@ -259,14 +259,13 @@ def test_what_is_inherited_goes_back_first_and_keeps_its_strikes() -> None:
     assert bench.send() == [1]
 
 
-def test_of_several_that_were_in_one_claim_none_was_alone() -> None:
-    """A deadly one among them must not take its neighbours with it."""
+def test_lone_ones_that_a_takeover_puts_together_keep_their_deaths() -> None:
+    """A deadly one would never be given up if others that were sent alone wait to be settled at each death."""
     bench = Bench()
-    bench.ordering.recover_claim(7, [row(1), row(2)], strikes=5)
-    bench.ordering.recover_claim(8, [row(3)], strikes=5)
+    bench.ordering.recover_claim(7, [row(1), row(2)], strikes=LONE_STRIKES + 2)
     bench.settle()
-    bench.take(row(1), row(2), row(3))
-    assert [bench.ordering.count_strikes(id) for id in (1, 2, 3)] == [LONE_STRIKES, LONE_STRIKES, 5]
+    bench.take(row(1), row(2))
+    assert [bench.ordering.count_strikes(id) for id in (1, 2)] == [LONE_STRIKES + 2] * 2
 
 
 def test_what_is_inherited_does_not_pass_a_message_of_its_key_that_waits() -> None:

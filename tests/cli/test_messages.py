@@ -100,7 +100,10 @@ def test_replay_and_defer(shop: Shop) -> None:
 def test_those_near_failure_and_those_stuck_are_listed(shop: Shop) -> None:
     shop.publish(3, to="billing")
     with shop.connect() as tx:
-        tx.execute("update pillarbox_outbox set attempts = 3, waits = 'retry', available_at = created_at where id = 2")
+        tx.execute(
+            "update pillarbox_outbox set attempts = 3, waits = 'retry', available_at = created_at, last_error = '503' "
+            "where id = 2"
+        )
     near = shop.run_json("messages", "list", "--near-failure")["messages"]
     assert [one["id"] for one in near] == [2]
     assert shop.run_json("messages", "list", "--stuck")["messages"] == []

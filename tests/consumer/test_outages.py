@@ -246,8 +246,6 @@ async def _start(scene: Scene, closing_all: AsyncExitStack) -> Scene:
     return scene
 
 
-# When a server goes away SQLAlchemy makes a new pool, and drops the connections that the old one had lent.
-@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
 async def test_consumers_on_every_handle_outlive_restarts_of_postgresql(
     private_postgres: Callable[[], PrivatePostgres],
 ) -> None:

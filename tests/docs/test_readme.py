@@ -77,7 +77,8 @@ def test_every_command_of_the_table_works(newcomer: Newcomer) -> None:
 
     assert len(commands) == 5
     for command in commands:
-        newcomer.run(f"{command} --count 1" if "--watch" in command else command)
+        options = " --count 1" if "--watch" in command else ""
+        newcomer.run(f"{command}{options}" + (" || test $? -eq 6" if "check" in command else ""))  # no relay runs
         newcomer.run("pillarbox resume billing")
 
 

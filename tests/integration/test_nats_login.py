@@ -132,16 +132,17 @@ def test_a_file_without_credentials(tmp_path: Path) -> None:
 # --- permissions ---
 
 
-async def test_a_subject_that_is_forbidden_is_an_outage(server: PrivateNats) -> None:
-    text = await refusal(server, login="reader:p", topic="secret")
-    assert "does not let this user publish to 'S.secret'" in text
+async def test_a_subject_that_is_forbidden_blocks_its_address(server: PrivateNats) -> None:
+    outcome = await sent(server, login="reader:p", topic="secret")
+    assert (outcome.delivered, outcome.missing) == (False, True)
+    assert "does not let this user publish to 'S.secret'" in (outcome.error or "")
 
 
 async def test_a_subject_that_is_forbidden_hurts_no_other(server: PrivateNats) -> None:
     async with opened(server, login="reader:p") as transport:
         good, bad = await transport.send([sample(), sample(topic="secret")])
         assert good.delivered
-        assert bad.lost
+        assert bad.missing
         assert (await transport.send([sample()]))[0].delivered
 
 

@@ -69,8 +69,10 @@ async def test_a_wrong_password_is_an_outage_and_not_repeated(
     assert CANARY not in caplog.text
 
 
-async def test_a_stream_that_is_forbidden_is_an_outage(server: PrivateRedis) -> None:
-    text = await refusal(f"redis://shop:{CANARY}@127.0.0.1:{server.port}", topic="other")
+async def test_a_stream_that_is_forbidden_blocks_its_address(server: PrivateRedis) -> None:
+    outcome = await sent(f"redis://shop:{CANARY}@127.0.0.1:{server.port}", topic="other")
+    assert (outcome.delivered, outcome.missing) == (False, True)
+    text = outcome.error or ""
     assert "'other'" in text
     assert "NOPERM" in text
 

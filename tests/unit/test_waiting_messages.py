@@ -25,13 +25,14 @@ async def tried_store(clock: FrozenClock, *outcomes: FailedOutcome) -> MemorySto
     for number, outcome in enumerate(outcomes, start=1):
         await store.claim(state.fence([0]), Claim(number, [1]))
         await store.settle(state.fence([0]), Settlement(failures=[outcome], finished=[number]))
+        clock.advance(timedelta(0) if outcome.delay is None else outcome.delay)
     return store
 
 
 def outcome(*, attempts: int = 0, spends: bool = False, tried: bool = True) -> FailedOutcome:
     return FailedOutcome(
         message_id=1, state=State.PENDING, waits=Waits.RETRY, attempts=attempts, error="no queue is bound",
-        delay=timedelta(seconds=10), spends=spends, tried=tried,
+        delay=timedelta(seconds=1), spends=spends, tried=tried,
     )  # fmt: skip
 
 

@@ -157,6 +157,7 @@ async def _psycopg_pool(url: str, schema: str) -> AsyncIterator[object]:
         url,
         kwargs={"options": f"-c search_path={schema}"},
         open=False,
+        timeout=2,  # by default, half a minute until an outage is noticed
         check=psycopg_pool.ConnectionPool.check_connection,
     ) as pool:
         yield pool
@@ -168,6 +169,7 @@ async def _async_psycopg_pool(url: str, schema: str) -> AsyncIterator[object]:
         url,
         kwargs={"options": f"-c search_path={schema}"},
         open=False,
+        timeout=2,  # by default, half a minute until an outage is noticed
         check=psycopg_pool.AsyncConnectionPool.check_connection,
     ) as pool:
         yield pool
@@ -177,10 +179,23 @@ async def _async_psycopg_pool(url: str, schema: str) -> AsyncIterator[object]:
 async def _engine(url: str, schema: str) -> AsyncIterator[object]:
     options = {"options": f"-c search_path={schema}"}
     engine = sqlalchemy.create_engine(_at(url, "psycopg"), connect_args=options)
+    opened = _remember_connections(engine)
     try:
         yield engine
     finally:
         engine.dispose()
+        for connection in opened:
+            connection.close()
+
+
+def _remember_connections(engine: sqlalchemy.Engine) -> list[Any]:
+    """Return a list that gets every connection of the driver.
+
+    After a lost one SQLAlchemy makes a new pool, and drops the connections that the old one had lent.
+    """
+    opened: list[Any] = []
+    sqlalchemy.event.listen(engine, "connect", lambda connection, _: opened.append(connection))
+    return opened
 
 
 @asynccontextmanager
@@ -208,10 +223,13 @@ async def _async_sessions(url: str, schema: str) -> AsyncIterator[object]:
 async def _async_psycopg_sessions(url: str, schema: str) -> AsyncIterator[object]:
     options = {"options": f"-c search_path={schema}"}
     engine = create_async_engine(_at(url, "psycopg"), connect_args=options)
+    opened = _remember_connections(engine.sync_engine)
     try:
         yield async_sessionmaker(engine)
     finally:
         await engine.dispose()
+        for connection in opened:
+            await connection.driver_connection.close()
 
 
 ON_POSTGRES: Final[dict[str, tuple[Kind, bool]]] = {

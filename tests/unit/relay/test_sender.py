@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
@@ -16,8 +15,10 @@ from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
 from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.ordering import LONE_STRIKES
 from pillarbox.relay.sender import RateLimit, Sender
 from pillarbox.stores.memory import MemoryStore
+from pillarbox.testing.samples import sample_relay
 from tests.support.lanes.destination_bench import LEASE, SINK, build_state, claim_next, grant, owned, put
 
 # --- interrupted sends ---
@@ -123,7 +124,7 @@ class _Deadly(MemoryTransport):
         return await super().send(messages)
 
 
-@pytest.mark.parametrize(("owner", "sent", "strikes"), [(1, "b", 2), (2, "cab", 3), (3, "ab", 3)])
+@pytest.mark.parametrize(("owner", "sent", "strikes"), [(1, "b", 0), (2, "cab", 1), (3, "ab", 1)])
 async def test_each_owner_begins_with_another_one_and_only_a_death_after_an_answer_counts(
     owner: int, sent: str, strikes: int
 ) -> None:
@@ -135,7 +136,7 @@ async def test_each_owner_begins_with_another_one_and_only_a_death_after_an_answ
         await owned(build_state(store, clock), 0)
     state = build_state(store, clock)
     await grant(state, 0)
-    await claim_next(state, strikes=2, limit=3)
+    await claim_next(state, strikes=LONE_STRIKES, limit=3)
     sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
     sender.send_ready()
     await sender.finish(within=60)
@@ -144,9 +145,12 @@ async def test_each_owner_begins_with_another_one_and_only_a_death_after_an_answ
     state.lease.extend(clock.monotonic())
     sender.send_ready()
     await sender.finish(within=60)
-    _, recovered = await store.take(UUID(int=owner), SINK, partitions=[0], lease=LEASE, claim_number=100)
+    relay = sample_relay(destination=SINK)
+    await store.register(relay, lease=LEASE)
+    _, recovered = await store.take(relay.relay_id, SINK, partitions=[0], lease=LEASE, claim_number=100)
     assert transport.keys == list(sent)
-    assert [one.claim.strikes for one in recovered for message in one.messages if message.key == "b"] == [strikes]
+    of_b = [one.claim.strikes for one in recovered for message in one.messages if message.key == "b"]
+    assert of_b == [LONE_STRIKES + strikes]
 
 
 # --- lease ---

@@ -3,7 +3,7 @@
 update pillarbox_outbox
    set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = 'parked',
        available_at = 9223372036854775807, status_at = :now
- where id in :ids and (waits is null or waits = 'deferred')
+ where id in :ids and coalesce(waits, 'deferred') = 'deferred'
    and destination = :destination and `partition` in :partitions
 
 -- name: keep_delivered

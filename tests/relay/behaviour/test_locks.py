@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
+from pillarbox.message import PARTITIONS
 from tests.support.relay_behaviour.locks import hold
 from tests.support.relay_behaviour.scene import Scene, Script, until
 
@@ -66,6 +68,12 @@ async def test_a_lock_costs_another_relay_nothing(scene: Scene) -> None:
         await scene.put(*[(number, f"key-{number}") for number in range(COUNT)])
         await until(lambda: len(sink.numbers()) == COUNT)
         ids = (first.relay_id, second.relay_id)
+
+        async def is_shared() -> bool:
+            owners = (await scene.store.registry(lease=LEASE)).owners.get("sink", {})
+            return Counter(str(owner) for owner in owners.values()) == dict.fromkeys(ids, PARTITIONS // 2)
+
+        await until(is_shared)  # a lane that is handed over waits for its settlements, and so for the lock
         async with hold(scene, locks["history"]):
             await scene.put(*[(number, f"key-{number}") for number in range(COUNT, 2 * COUNT)])
             await until(lambda: len(sink.numbers()) == 2 * COUNT)

@@ -395,7 +395,11 @@ class LaneOrdering:
         chosen = list(self._astray)[:limit]
         for one in chosen:
             del self._astray[one]
-        return [KeyRead(key, partition, self.window) for partition, key in chosen if partition in self._lanes]
+        return [
+            KeyRead(key, partition, self.window, self.window_bytes)
+            for partition, key in chosen
+            if partition in self._lanes
+        ]
 
     @property
     def has_key_reads(self) -> bool:

@@ -13,7 +13,7 @@ from pillarbox.errors import StoreError, StoreRefused
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.breaker import PingTimer
 from pillarbox.relay.destination import AsideTimer, DestinationState
-from pillarbox.relay.ordering import SUSPECT_STRIKES, ReadDecision
+from pillarbox.relay.ordering import SUSPECT_STRIKES, KeyRead, ReadDecision
 from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff
 from pillarbox.relay.settings import DEFAULT_SETTINGS
@@ -235,14 +235,7 @@ class Reader:
                     state.ordering.abort_key_read(unread)
                 break
             try:
-                messages = await state.store.read_key(
-                    state.name,
-                    partition=read.partition,
-                    key=read.key,
-                    after=0,
-                    limit=read.limit,
-                    max_bytes=read.max_bytes,
-                )
+                messages = await self._read_key(read)
             except BaseException:
                 for unread in reads[index:]:
                     state.ordering.abort_key_read(unread)
@@ -252,20 +245,23 @@ class Reader:
             found += len(decision.take)
         return found
 
+    async def _read_key(self, read: KeyRead) -> Sequence[Message]:
+        return await self._state.store.read_key(
+            self._state.name,
+            partition=read.partition,
+            key=read.key,
+            after=0,
+            limit=read.limit,
+            max_bytes=read.max_bytes,
+        )
+
     async def _read_astray(self) -> int:
         """Read what waits under keys that are none: it blocks nothing, and is closed as unreadable."""
         state, found = self._state, 0
         for read in state.ordering.next_astray(_KEYS_PER_ROUND):
             state.ordering.begin_due_read()
             try:
-                messages = await state.store.read_key(
-                    state.name,
-                    partition=read.partition,
-                    key=read.key,
-                    after=0,
-                    limit=read.limit,
-                    max_bytes=state.ordering.window_bytes,
-                )
+                messages = await self._read_key(read)
             except BaseException:
                 state.ordering.accept(())
                 raise

@@ -24,6 +24,8 @@ class Promise(StrEnum):
     """Delivered for the first time before an earlier message of its key."""
     SPENT = "attempt spent"
     """An attempt was spent without a sign that the destination works."""
+    MISCOUNTED = "attempts miscounted"
+    """The recorded attempts are not those that the answers account for, or more than the destination was sent."""
     INNOCENT = "innocent failed"
     """Failed, and neither rejected, nor out of attempts, nor sent alone by enough relays that died."""
     FENCE = "written after takeover"
@@ -67,6 +69,8 @@ class DeliveryChecker:
     rows: dict[int, Row] = field(default_factory=dict)
     taken: Counter[tuple[str, int]] = field(default_factory=Counter)
     """Destination and message to how many times the destination received it."""
+    tries: Counter[int] = field(default_factory=Counter)
+    """Message to how many times it was sent to its destination, since it was last begun anew."""
     violations: list[Violation] = field(default_factory=list)
     purged: set[int] = field(default_factory=set)
     """Closed messages that the janitor removed."""
@@ -111,6 +115,10 @@ class DeliveryChecker:
 
     # --- destinations ---
 
+    def record_try(self, message: Message) -> None:
+        """Record that a message was sent to its destination, whatever becomes of it there."""
+        self.tries[message.id] += 1
+
     def record_delivery(self, destination: str, message: Message, at: float) -> None:
         """Record that a destination received a message, whether or not a relay learns of it."""
         row = self.rows.get(message.id)
@@ -145,6 +153,8 @@ class FailureChecker:
         self._began: dict[tuple[str, str, int], list[float]] = defaultdict(list)
         self._answers: dict[tuple[str, int], str] = {}
         """Relay and message to the worth of its last unrecorded answer: rejected, witnessed, or nothing."""
+        self._spent: Counter[int] = Counter()
+        """Message to the attempts that it has spent, by the answers."""
         self._recorded: set[tuple[str, int, int, State, Waits | None]] = set()
         self._deaths: dict[int, int] = defaultdict(int)
         """Message to how many times a relay, or a connection of its own, died with it alone in flight, witnessed."""
@@ -156,16 +166,23 @@ class FailureChecker:
         for message in messages:
             self._began[relay_id, destination, message.id].append(at)
 
+    def forget_send(self, relay_id: str, destination: str, id: int) -> None:
+        """Forget the last send of a message: an earlier one of its run was not acknowledged, so it was no attempt."""
+        self._began[relay_id, destination, id].pop()
+
     def record_ack(self, relay_id: str, destination: str, id: int, at: float) -> None:
         """Record that a relay got an acknowledgement."""
         self._acks[relay_id, destination].append((at, id))
         self._began.pop((relay_id, destination, id), None)
 
     def record_refusal(
-        self, relay_id: str, destination: str, id: int, *, rejected: bool = False, not_now: bool = False
+        self, relay_id: str, destination: str, id: int, *, rejected: bool = False, is_free: bool = False
     ) -> None:
-        """Record that a relay got a refusal, or stopped waiting for an answer. "Not now" is worth nothing."""
-        is_witnessed = not not_now and self._is_witnessed(relay_id, destination, id)
+        """Record that a relay got a refusal, or stopped waiting for an answer.
+
+        "Not now", and a connection that broke before the answer, cost the message nothing.
+        """
+        is_witnessed = not is_free and self._is_witnessed(relay_id, destination, id)
         self._answers[relay_id, id] = "rejected" if rejected else "witnessed" if is_witnessed else "nothing"
 
     def _is_witnessed(self, relay_id: str, destination: str, id: int) -> bool:
@@ -182,19 +199,54 @@ class FailureChecker:
 
     # --- in the store ---
 
+    def begin_anew(self, id: int) -> None:
+        """Note that a message was redriven, replayed or forwarded: it has all its attempts again."""
+        self._deliveries.tries.pop(id, None)
+        self._spent.pop(id, None)
+        # From here on the same failure is no repeat any more: the message was to be sent again.
+        self._recorded = {what for what in self._recorded if what[1] != id}
+
+    def check_end(self, message: Message, at: float) -> None:
+        """Check the attempts that a closed message shows."""
+        if message.attempts != self._spent[message.id]:
+            text = f"{message.id} shows {message.attempts} attempts, and spent {self._spent[message.id]}"
+            self._deliveries.report(Promise.MISCOUNTED, at, text)
+
     def check(self, relay_id: str, message: Message, failure: FailedOutcome, at: float) -> None:
         """Check a failure that a relay recorded against the answers that it got."""
-        what = (relay_id, message.id, failure.attempts, failure.state, failure.waits)
-        if failure.waits is Waits.PARKED or failure.state is State.SKIPPED or what in self._recorded:
+        id = message.id
+        if failure.waits is Waits.PARKED or failure.state is State.SKIPPED:
+            return
+        before, self._spent[id] = self._spent[id], failure.attempts
+        what = (relay_id, id, failure.attempts, failure.state, failure.waits)
+        if what in self._recorded:  # a repeat, whose first answer was lost
             return
         self._recorded.add(what)
-        worth = self._answers.pop((relay_id, message.id), "nothing")
-        if failure.waits is Waits.RETRY:
-            if worth == "nothing" and failure.attempts > message.attempts:
-                self._deliveries.report(Promise.SPENT, at, f"{message.id} paid for a failure that nobody witnessed")
-        elif not self._may_fail(worth, message, failure):
-            text = f"{message.id} failed after {failure.attempts} attempts and {self._deaths[message.id]} deaths alone"
+        worth = self._answers.pop((relay_id, id), "nothing")
+        if failure.waits is Waits.RETRY and worth == "nothing" and failure.attempts > before:
+            self._deliveries.report(Promise.SPENT, at, f"{id} paid for a failure that nobody witnessed")
+        elif failure.waits is not Waits.RETRY and not self._may_fail(worth, message, failure):
+            text = f"{id} failed after {failure.attempts} attempts and {self._deaths[id]} deaths alone"
             self._deliveries.report(Promise.INNOCENT, at, f"{text}: {failure.error}")
+        elif not self._is_counted(failure, before):
+            text = (
+                f"{id} has {failure.attempts} attempts after {before}, and was sent {self._deliveries.tries[id]} times"
+            )
+            self._deliveries.report(Promise.MISCOUNTED, at, text)
+
+    def _is_counted(self, failure: FailedOutcome, before: int) -> bool:
+        """Return whether a try that spends an attempt is one more than before, and any other none.
+
+        A message that is given up for its deaths, or cannot be read, spends none with that.
+        """
+        fair = {before + failure.spends}
+        if failure.waits is not Waits.RETRY and self._deaths[failure.message_id] >= self._lone_cap:
+            fair.add(before)
+        return failure.attempts in fair and failure.attempts <= self._deliveries.tries[failure.message_id]
+
+    def note_attempts(self, id: int, attempts: int) -> None:
+        """Note the attempts of a message that is closed for a reason which is not an answer."""
+        self._spent[id] = attempts
 
     def _may_fail(self, worth: str, message: Message, failure: FailedOutcome) -> bool:
         most = self._attempts.get(message.destination)

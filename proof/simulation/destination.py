@@ -27,6 +27,7 @@ __all__ = [
     "MessageEffect",
     "Send",
     "find_address",
+    "list_firsts",
 ]
 
 ADDRESSES: Final = ("left", "middle", "right")
@@ -37,6 +38,10 @@ _FAST: Final = 0.03
 """Latency of a slow destination some time after the last fault, so that the run comes to its end."""
 EFFECT_HEADER: Final = "effect"
 """The header that says what a message does to those who send or receive it."""
+
+
+UNSENT: Final = Outcome(False, "not sent", unsent=True)
+_UNSENT_SHARE: Final = 0.05
 
 
 class MessageEffect(StrEnum):
@@ -76,6 +81,14 @@ class BrokerMode(StrEnum):
 def find_address(message: Message) -> str:
     """Return the address of a message. Messages of one key have different ones."""
     return ADDRESSES[message.message_id.int % len(ADDRESSES)]
+
+
+def list_firsts(messages: Sequence[Message]) -> list[Message]:
+    """List the first message of each key, and all without a key: those that a send surely tries."""
+    firsts: dict[str | int, Message] = {}
+    for message in messages:
+        firsts.setdefault(message.id if message.key is None else message.key, message)
+    return list(firsts.values())
 
 
 class Send:
@@ -150,6 +163,8 @@ class Broker:
 
     def send(self, send: Send) -> None:
         """Send a batch. It arrives even if its sender dies."""
+        for message in list_firsts(send.messages):
+            self._deliveries.record_try(message)  # what follows in a run is tried only when those before it are taken
         self._timeline.after(self.delay(), self._arrive, send)
 
     def check(self) -> None:
@@ -168,13 +183,24 @@ class Broker:
             case BrokerMode.HANGS:
                 pass
             case BrokerMode.NACKS:
-                self._later(partial(send.answer_with, [Outcome(False, "refused")] * len(send.messages)))
+                firsts = list_firsts(send.messages)
+                answers = [Outcome(False, "refused") if message in firsts else UNSENT for message in send.messages]
+                self._later(partial(send.answer_with, answers))
             case _:
                 self._take(send)
 
     def _take(self, send: Send) -> None:
         outcomes: list[Outcome] = []
+        begun: set[str] = set()
+        ended: set[str] = set()
         for message in send.messages:
+            if message.key is not None and message.key in begun:
+                self._deliveries.seen["run"] += 1
+                if message.key in ended or self._leaves_unsent():
+                    ended.add(message.key)
+                    outcomes.append(UNSENT)
+                    continue
+                self._deliveries.record_try(message)
             effect = message.headers.get(EFFECT_HEADER)
             if effect == MessageEffect.KILLS_RELAY:
                 self._deliveries.seen["relay killed by message"] += 1
@@ -185,7 +211,20 @@ class Broker:
                 self._break(send, outcomes)
                 return
             outcomes.append(self._take_one(message, effect))
+            if message.key is not None:
+                begun.add(message.key)
+                if not outcomes[-1].delivered:
+                    self._end_run(message.key, ended)
         self._answer(send, outcomes)
+
+    def _end_run(self, key: str, ended: set[str]) -> None:
+        """Take nothing more of a key in this send: one of its messages was not taken."""
+        self._deliveries.seen["run ended"] += 1
+        ended.add(key)
+
+    def _leaves_unsent(self) -> bool:
+        """Draw whether a run ends here for no reason, as one of handlers does when it takes long."""
+        return self._rng.random() < _UNSENT_SHARE
 
     def _take_one(self, message: Message, effect: str | None) -> Outcome:
         if self.blocked and (refusal := self.blocked.get(find_address(message))) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from random import Random
@@ -149,13 +150,6 @@ class Request:
             self.answer.set_exception(StoreUnavailable("the line broke"))
 
 
-_CALLS: Final = (
-    "now", "read", "read_due", "read_key", "blocked_keys", "next_due", "claim", "settle", "register", "renew",
-    "registry", "take", "release", "leave", "forget", "redrive", "replay", "discard", "defer", "purge", "purge_ids",
-    "purge_inbox", "pause", "resume", "pauses", "find", "journal", "counts",
-)  # fmt: skip
-
-
 class StoreConnection:
     """The connection of one process to the store. The relay uses it as its `Store`."""
 
@@ -185,8 +179,9 @@ class StoreConnection:
         self.features: StoreFeatures = replace(store.features, notifies=notifies)
         self._store = store
         self._network = network
-        for call in _CALLS:
-            setattr(self, call, partial(self._call, call, getattr(store, call)))
+        for call, _ in inspect.getmembers(Store, inspect.iscoroutinefunction):
+            if not hasattr(type(self), call):
+                setattr(self, call, partial(self._call, call, getattr(store, call)))
 
     @property
     def store(self) -> Store:

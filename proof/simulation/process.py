@@ -25,7 +25,7 @@ from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import Telemetry
 from proof.simulation.checker import FailureChecker, Promise
-from proof.simulation.destination import Broker, BrokerMode, Send, find_address
+from proof.simulation.destination import Broker, BrokerMode, Send, find_address, list_firsts
 from proof.simulation.environment import Environment
 from proof.simulation.network import StoreConnection
 from proof.simulation.scenario import CLOCK_MARGIN, LANES, Scenario
@@ -91,6 +91,8 @@ class SimulatedTransport:
         for_suspects: bool,
         batch: int,
         has_addresses: bool,
+        runs: bool,
+        one_key: bool,
         loop: ProcessLoop,
         timeline: Timeline,
         failures: FailureChecker,
@@ -98,7 +100,9 @@ class SimulatedTransport:
         on_step: Callable[[], None],
         die: Callable[[], None],
     ) -> None:
-        self.features = TransportFeatures(name="simulated", batch=batch, addresses=has_addresses)
+        self.features = TransportFeatures(
+            name="simulated", batch=batch, addresses=has_addresses, runs=runs, one_key=one_key
+        )
         self._broker = broker
         self._relay_id = relay_id
         self._for_suspects = for_suspects
@@ -164,8 +168,13 @@ class SimulatedTransport:
         if self._loop.is_dead:
             return
         is_alone = self._for_suspects and self._under_way == 1
+        firsts = list_firsts(messages)
         for message in messages:
-            self._failures.record_refusal(self._relay_id, self._broker.name, message.id)
+            if message not in firsts:
+                self._failures.forget_send(self._relay_id, self._broker.name, message.id)
+                continue
+            is_broken = isinstance(error, TransportUnavailable)
+            self._failures.record_refusal(self._relay_id, self._broker.name, message.id, is_free=is_broken)
             if is_alone and isinstance(error, TransportUnavailable) and error.mid_send:
                 self._failures.record_lone_death(self._relay_id, self._broker.name, message.id)
 
@@ -175,10 +184,18 @@ class SimulatedTransport:
         for message, outcome in answers:
             if outcome.delivered:
                 self._failures.record_ack(self._relay_id, name, message.id, now)
+        ended: set[str] = set()
         for message, outcome in answers:
-            if not outcome.delivered:
+            if message.key is not None and message.key in ended:
+                if not outcome.delivered:
+                    self._failures.forget_send(self._relay_id, name, message.id)
+            elif outcome.unsent:
+                self._failures.forget_send(self._relay_id, name, message.id)
+            elif not outcome.delivered:
+                if message.key is not None:
+                    ended.add(message.key)
                 self._failures.record_refusal(
-                    self._relay_id, name, message.id, rejected=outcome.rejected, not_now=outcome.not_now
+                    self._relay_id, name, message.id, rejected=outcome.rejected, is_free=outcome.not_now or outcome.lost
                 )
 
 
@@ -288,7 +305,8 @@ class Process:
         number = self._connections[relay_id, destination] = self._connections.get((relay_id, destination), 0) + 1
         return SimulatedTransport(
             env.brokers[destination], relay_id=relay_id, for_suspects=number > 1, batch=env.scenario.send_batch,
-            has_addresses=env.scenario.has_addresses, loop=loop, timeline=env.timeline, failures=env.failures,
+            has_addresses=env.scenario.has_addresses, runs=env.scenario.runs, one_key=env.scenario.one_key,
+            loop=loop, timeline=env.timeline, failures=env.failures,
             on_send=lambda messages: self._on_send(relay_id, messages), die=lambda: self._die(loop),
             on_step=self._on_step,
         )  # fmt: skip
@@ -390,6 +408,10 @@ class RelayTelemetry(Telemetry):
         self._env.deliveries.seen["lease lost"] += 1
         self._trace(f"starts again: {reason}")
         self._report_unexpected(reason)
+
+    def on_run_broken(self, destination: str, messages: Sequence[Message]) -> None:
+        self._env.deliveries.seen["run broken"] += 1
+        self._trace(f"heard that {destination} took {[message.id for message in messages]} of a run that had ended")
 
     def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
         self._env.deliveries.seen["set aside"] += 1

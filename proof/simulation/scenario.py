@@ -125,6 +125,10 @@ class Scenario:
     """Whether all relays but the first serve only some of the destinations."""
     once: bool
     """Whether the last relay ends when there is nothing to do, and is started again."""
+    runs: bool
+    """Whether destinations take runs: several messages of a key in one send."""
+    one_key: bool
+    """Whether a send has messages of one key only."""
 
     @property
     def has_addresses(self) -> bool:
@@ -144,10 +148,13 @@ class Scenario:
             f"{self.lanes} lanes, faults for {self.fault_seconds:.1f} s",
             f"lease {_format_seconds(relay.lease)}, watch {_format_seconds(relay.watch_interval)}, poll "
             f"{_format_seconds(relay.poll_interval)}, lone cap {relay.lone_cap}, max lanes {relay.max_lanes}, "
-            f"store {self.store_latency:g} s, broker {self.broker_latency:g} s",
+            f"store {self.store_latency:g} s, broker {self.broker_latency:g} s, {self._describe_runs()}",
             *(_describe_destination(settings) for settings in self.destinations),
             f"faults: {rates or 'none'}",
         ]
+
+    def _describe_runs(self) -> str:
+        return "no runs" if not self.runs else "runs of one key" if self.one_key else "runs"
 
     @classmethod
     def draw(cls, seed: int) -> Scenario:
@@ -172,6 +179,8 @@ class Scenario:
             notifies=rng.random() < 0.2,
             partial_relays=rng.random() < 0.3,
             once=rng.random() < 0.1,
+            runs=(runs := _draw_runs(seed)),
+            one_key=runs and seed % 3 == 0,
         )
 
 
@@ -185,6 +194,11 @@ def _draw_blocked(seed: int) -> dict[FaultKind, float]:
     """Draw how often an address takes nothing, from dice of its own. Without it, destinations have one address."""
     rng = Random(f"blocked {seed}")
     return {FaultKind.BLOCKED: rng.choice(_BLOCKED_RATES)} if rng.random() < 0.3 else {}
+
+
+def _draw_runs(seed: int) -> bool:
+    """Draw whether destinations take runs, from dice of its own."""
+    return Random(f"runs {seed}").random() < 0.5
 
 
 def _settings(rng: Random, lease: float, relays: int) -> RelaySettings:

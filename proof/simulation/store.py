@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -103,14 +103,14 @@ class WatchedStore(MemoryStore):
             self._check_lane(fence.destination, partition)
         return revisions
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         self._record_fence(fence)
         self._check_fence(fence)
         self._refusals.check_deliveries(self._open_in_fence(fence, settlement.delivered))
         for failure in settlement.failures:
             rows = self._open_in_fence(fence, [failure.message_id])
             (self._refusals.check_waits if failure.state is State.PENDING else self._refusals.check_closes)(rows)
-        await super().settle(fence, settlement)
+        return await super().settle(fence, settlement)
 
     def _deliver(self, row: Message) -> None:
         self._check_lane(row.destination, row.partition)
@@ -120,10 +120,13 @@ class WatchedStore(MemoryStore):
         self._check_lane(row.destination, row.partition)
         if not (failure.state is State.FAILED and row.headers.get(EFFECT_HEADER) in REFUSED_BY_STORE):
             self._failures.check(str(by), row, failure, self._clock.monotonic())
+        else:
+            self._failures.note_attempts(row.id, failure.attempts)
         super()._record_failure(row, failure, by=by)
         if failure.forward_to is not None:
             self._deliveries.seen[Action.REDRIVEN] += 1
             self._deliveries.record_move(row.id, failure.forward_to)
+            self._failures.begin_anew(row.id)
         elif failure.state.is_closed:
             self._deliveries.record_close(row.id)
 
@@ -162,6 +165,8 @@ class WatchedStore(MemoryStore):
     def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
         super()._record_operation(message, action, by=by, reason=reason)
         self._deliveries.seen[action] += 1
+        if action in (Action.REDRIVEN, Action.REPLAYED):
+            self._failures.begin_anew(message.id)
         row = self._data.open.get(message.id) or message
         if row.destination != message.destination:
             self._deliveries.record_move(message.id, row.destination)

@@ -11,7 +11,9 @@ from pillarbox.contracts.store import (
     Claim,
     Cursor,
     Fence,
+    IdleLanes,
     Lane,
+    QuietLanes,
     ReadResult,
     RecoveredClaim,
     Registry,
@@ -52,7 +54,7 @@ def format_call(name: str, args: Sequence[Any], options: Mapping[str, Any], answ
     return f"{name} {' '.join(arguments)} -> {_format_value(answer)}"
 
 
-def _format_value(value: object) -> str:  # noqa: PLR0911 - one kind of value after the other
+def _format_value(value: object) -> str:  # noqa: PLR0911, PLR0912 - one kind of value after the other
     match value:
         case Message():
             waits = "" if value.waits is None else f" {value.waits.value}"
@@ -61,6 +63,10 @@ def _format_value(value: object) -> str:  # noqa: PLR0911 - one kind of value af
             return f"{_format_value(value.messages)} {_format_value(value.cursor)}"
         case Cursor():
             return f"low {dict(value.low)}"
+        case IdleLanes():
+            return f"{list(value.partitions)} {_format_value(value.cursor)}"
+        case QuietLanes():
+            return f"quiet {_format_value(value.cursor)}"
         case Fence():
             return f"{value.destination} {dict(value.epochs)}"
         case Claim():
@@ -77,6 +83,8 @@ def _format_value(value: object) -> str:  # noqa: PLR0911 - one kind of value af
             return f"{len(value.relays)} relays"
         case RelayInfo():
             return str(value.relay_id)[:8]
+        case dict():
+            return f"{{{', '.join(f'{key}: {_format_value(one)}' for key, one in value.items())}}}"
         case list() | tuple():
             return f"[{', '.join(_format_value(one) for one in value)}]"
     return str(value)

@@ -123,6 +123,8 @@ class World:
             deliveries.report(Promise.STUCK, now, f"{id} of {end.key} is {end.state.value}, waiting for {end.waits}")
         elif end.state is State.DELIVERED and not deliveries.taken[end.destination, id]:
             deliveries.report(Promise.LOST, now, f"{id} counts as delivered, and {end.destination} never got it")
+        else:
+            self._env.failures.check_end(end, now)
 
     def result(self) -> Result:
         deliveries = self._env.deliveries

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from pillarbox.contracts.store import FailedOutcome
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import StoreError, StoreRefused
 from pillarbox.message import Message
@@ -20,7 +21,8 @@ from pillarbox.relay.ordering import LONE_STRIKES, LaneOrdering, ReadDecision
 from pillarbox.relay.outcome_policy import BatchResult, OutcomePolicy, build_hold
 from pillarbox.relay.reader import Reader
 from pillarbox.relay.sender import Sender
-from proof.simulation.variants.variant import Replace
+from proof.simulation.checker import Promise
+from proof.simulation.variants.variant import Changes, Replace
 
 __all__ = ["ANSWERS"]
 
@@ -42,6 +44,28 @@ def settle_before_send(replace: Replace) -> None:
 def attempts_spent_on_an_outage(replace: Replace) -> None:
     """Every failure spends an attempt, whether or not the destination has shown that it works."""
     replace(OutcomePolicy, "has_witness", lambda policy, message, *, began: True)
+
+
+def attempt_counted_twice(replace: Replace) -> None:
+    """A try that costs one attempt is recorded as two."""
+    original_spend = OutcomePolicy._spend_attempt
+
+    def spend(policy: OutcomePolicy, message: Message, outcome: Outcome, *, dice: float) -> FailedOutcome:
+        counted = msgspec.structs.replace(message, attempts=message.attempts + 1)
+        return original_spend(policy, counted, outcome, dice=dice)
+
+    replace(OutcomePolicy, "_spend_attempt", spend)
+
+
+def attempts_not_counted(replace: Replace) -> None:
+    """A try that costs an attempt is recorded without it, so that a message is never out of attempts."""
+    original_spend = OutcomePolicy._spend_attempt
+
+    def spend(policy: OutcomePolicy, message: Message, outcome: Outcome, *, dice: float) -> FailedOutcome:
+        counted = msgspec.structs.replace(message, attempts=message.attempts - 1)
+        return original_spend(policy, counted, outcome, dice=dice)
+
+    replace(OutcomePolicy, "_spend_attempt", spend)
 
 
 def not_now_spends_an_attempt(replace: Replace) -> None:
@@ -194,22 +218,27 @@ def company_is_evidence(replace: Replace) -> None:
     replace(ordering_module, "_raise_to_group", lambda strikes, size: max(strikes, LONE_STRIKES))
 
 
-ANSWERS = (
-    settle_before_send,
-    attempts_spent_on_an_outage,
-    not_now_spends_an_attempt,
-    blocked_address_never_probed,
-    what_waits_for_its_address_is_overtaken,
-    unknown_is_delivered,
-    silence_is_delivered,
-    settle_not_repeated,
-    refused_settlement_repeated_for_ever,
-    sent_before_it_is_claimed,
-    strikes_forgotten,
-    neighbours_struck,
-    deaths_without_a_witness,
-    never_given_up,
-    never_alone,
-    suspects_not_split,
-    company_is_evidence,
-)
+ANSWERS: Changes = {
+    settle_before_send: (Promise.LOST,),
+    attempts_spent_on_an_outage: (Promise.SPENT,),
+    attempt_counted_twice: (Promise.MISCOUNTED,),
+    attempts_not_counted: (Promise.MISCOUNTED,),
+    not_now_spends_an_attempt: (Promise.SPENT,),
+    blocked_address_never_probed: (Promise.STUCK,),
+    what_waits_for_its_address_is_overtaken: (Promise.OUT_OF_ORDER,),
+    unknown_is_delivered: (Promise.LOST,),
+    silence_is_delivered: (Promise.LOST,),
+    settle_not_repeated: (Promise.STUCK,),
+    refused_settlement_repeated_for_ever: (Promise.STUCK,),
+    sent_before_it_is_claimed: (Promise.STUCK,),
+    strikes_forgotten: (Promise.STUCK,),
+    neighbours_struck: (Promise.INNOCENT,),
+    deaths_without_a_witness: (Promise.INNOCENT,),
+    never_given_up: (Promise.STUCK,),
+    never_alone: (Promise.STUCK,),
+    suspects_not_split: (
+        Promise.INNOCENT,
+        Promise.STUCK,
+    ),
+    company_is_evidence: (Promise.INNOCENT,),
+}

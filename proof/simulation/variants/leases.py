@@ -12,7 +12,8 @@ from pillarbox.message import Message
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Heartbeat, LeaseLost
 from pillarbox.relay.sender import Sender
-from proof.simulation.variants.variant import Replace
+from proof.simulation.checker import Promise
+from proof.simulation.variants.variant import Changes, Replace
 
 __all__ = ["LEASES"]
 
@@ -85,10 +86,10 @@ def lease_lost_unnoticed(replace: Replace) -> None:
     replace(Lease, "may_act", lambda lease, now: True)
 
 
-LEASES = (
-    heartbeat_blocked_by_work,
-    lease_counted_from_the_answer,
-    goes_on_without_a_lease,
-    stale_claim_sent,
-    lease_lost_unnoticed,
-)
+LEASES: Changes = {
+    heartbeat_blocked_by_work: (Promise.STARVED,),
+    lease_counted_from_the_answer: (Promise.OVERRUN,),
+    goes_on_without_a_lease: (Promise.OVERRUN,),
+    stale_claim_sent: (Promise.OVERRUN,),
+    lease_lost_unnoticed: (Promise.OVERRUN,),
+}

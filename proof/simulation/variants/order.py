@@ -9,7 +9,8 @@ from pillarbox.message import Message, Waits
 from pillarbox.relay.in_flight import KeyQueue
 from pillarbox.relay.ordering import LaneOrdering
 from pillarbox.relay.pipeline import Pipeline
-from proof.simulation.variants.variant import Replace
+from proof.simulation.checker import Promise
+from proof.simulation.variants.variant import Changes, Replace
 
 __all__ = ["ORDER"]
 
@@ -55,6 +56,8 @@ def next_before_the_failure_is_settled(replace: Replace) -> None:
 def two_of_a_key_at_once(replace: Replace) -> None:
     """The next of a key does not wait for the answer to the one before it."""
 
+    original_remove = KeyQueue.remove
+
     def advance(ordering: LaneOrdering, queue: KeyQueue) -> None:
         while queue.behind and not queue.stopped:
             entry = ordering._in_flight.entries[queue.behind[0]]
@@ -63,12 +66,10 @@ def two_of_a_key_at_once(replace: Replace) -> None:
             queue.current = queue.behind.pop(0)
             ordering._make_ready(entry)
 
-    def remove(queue: KeyQueue, message_id: int) -> None:
-        queue.unsettled += 1
-        if message_id in queue.behind:
-            queue.behind.remove(message_id)
-        elif queue.current == message_id:
-            queue.current = None
+    def remove(queue: KeyQueue, message: Message) -> None:
+        if queue.current != message.id and message.id not in queue.behind:
+            queue.behind.append(message.id)  # one of several that are being sent
+        original_remove(queue, message)
 
     replace(LaneOrdering, "_advance", advance)
     replace(KeyQueue, "remove", remove)
@@ -94,7 +95,7 @@ def lane_not_suspended(replace: Replace) -> None:
 
 def never_read_again(replace: Replace) -> None:
     """What went back is below the mark, and the mark stays."""
-    replace(Cursor, "restart", lambda cursor, partitions: cursor)
+    replace(Cursor, "restart", lambda cursor, partitions, *, whole=(): cursor)
 
 
 def head_closed_unnoticed(replace: Replace) -> None:
@@ -130,16 +131,16 @@ def front_gone_unnoticed(replace: Replace) -> None:
     replace(LaneOrdering, "recheck_hot_keys", lambda ordering, blocked: None)
 
 
-ORDER = (
-    parking_forgotten,
-    blocked_keys_not_loaded,
-    next_before_the_failure_is_settled,
-    two_of_a_key_at_once,
-    held_key_goes_on,
-    lane_not_suspended,
-    never_read_again,
-    head_closed_unnoticed,
-    older_claim_sent,
-    rest_of_a_hot_key_forgotten,
-    front_gone_unnoticed,
-)
+ORDER: Changes = {
+    parking_forgotten: (Promise.OUT_OF_ORDER,),
+    blocked_keys_not_loaded: (Promise.OUT_OF_ORDER,),
+    next_before_the_failure_is_settled: (Promise.OUT_OF_ORDER,),
+    two_of_a_key_at_once: (Promise.OUT_OF_ORDER,),
+    held_key_goes_on: (Promise.OUT_OF_ORDER,),
+    lane_not_suspended: (Promise.OUT_OF_ORDER,),
+    never_read_again: (Promise.STUCK,),
+    head_closed_unnoticed: (Promise.STUCK,),
+    older_claim_sent: (Promise.OUT_OF_ORDER,),
+    rest_of_a_hot_key_forgotten: (Promise.STUCK,),
+    front_gone_unnoticed: (Promise.STUCK,),
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +10,8 @@ from pillarbox.contracts.store import Claim, Cursor, Fence, Lane, RecoveredClaim
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, Waits
 from pillarbox.stores.memory import MemoryStore, MemoryTransaction, Snapshot
-from proof.simulation.variants.variant import Replace
+from proof.simulation.checker import Promise
+from proof.simulation.variants.variant import Changes, Replace
 
 __all__ = ["STORES"]
 
@@ -41,7 +42,7 @@ class _Pause:
 def unlocked_fence(replace: Replace) -> None:
     """The fence is checked in one step and the outcome written in another; a takeover fits in between."""
 
-    async def settle(store: MemoryStore, fence: Fence, settlement: Settlement) -> None:
+    async def settle(store: MemoryStore, fence: Fence, settlement: Settlement) -> Collection[int]:
         store._check_fence(fence)
         await _Pause()
         for row in store._open_in_fence(fence, settlement.delivered):
@@ -50,6 +51,7 @@ def unlocked_fence(replace: Replace) -> None:
             for row in store._open_in_fence(fence, [failure.message_id]):
                 store._record_failure(row, failure, by=fence.relay_id)
         store._trim_claims(fence.relay_id, settlement)
+        return ()
 
     replace(MemoryStore, "settle", settle)
 
@@ -62,7 +64,7 @@ def id_cursor(replace: Replace) -> None:
         return Cursor(dict.fromkeys(range(64), highest), None, store._session)
 
     replace(MemoryStore, "_advance", moved_on)
-    replace(Cursor, "restart", lambda cursor, partitions: cursor)
+    replace(Cursor, "restart", lambda cursor, partitions, *, whole=(): cursor)
 
 
 def no_late_rows(replace: Replace) -> None:
@@ -137,16 +139,19 @@ def dirty_read(replace: Replace) -> None:
     replace(MemoryTransaction, "rollback", rollback)
 
 
-STORES = (
-    no_fence,
-    fence_without_epoch,
-    unlocked_fence,
-    id_cursor,
-    no_late_rows,
-    no_late_rows_of_old_transactions,
-    no_late_rows_of_young_transactions,
-    claim_lost_on_crash,
-    claim_forgotten_on_crash,
-    parking_not_written,
-    dirty_read,
-)
+STORES: Changes = {
+    no_fence: (Promise.FENCE,),
+    fence_without_epoch: (Promise.FENCE,),
+    unlocked_fence: (Promise.FENCE,),
+    id_cursor: (Promise.OUT_OF_ORDER,),
+    no_late_rows: (Promise.OUT_OF_ORDER,),
+    no_late_rows_of_old_transactions: (Promise.OUT_OF_ORDER,),
+    no_late_rows_of_young_transactions: (
+        Promise.OUT_OF_ORDER,
+        Promise.STUCK,
+    ),
+    claim_lost_on_crash: (Promise.STUCK,),
+    claim_forgotten_on_crash: (Promise.STUCK,),
+    parking_not_written: (Promise.STUCK,),
+    dirty_read: (Promise.GHOST,),
+}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-__all__ = ["Replace", "Variant"]
+from proof.simulation.checker import Promise, Violation
+
+__all__ = ["Changes", "Replace", "Variant"]
 
 Replace = Callable[[object, str, Any], None]
 """Replaces an attribute of a class or module while the variant is applied."""
+Changes = dict[Callable[[Replace], None], tuple[Promise, ...]]
+"""Mistakes, each with the promises that it breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class Variant:
     """One mistake that could be made. `change` makes it, and its docstring says what is wrong."""
 
     change: Callable[[Replace], None]
+    shows: tuple[Promise, ...]
+    """The promises that it breaks: a seed that shows another one does not catch it."""
 
     @property
     def name(self) -> str:
@@ -27,6 +33,10 @@ class Variant:
     @property
     def description(self) -> str:
         return (self.change.__doc__ or "").strip()
+
+    def find_breach(self, violations: Iterable[Violation]) -> Violation | None:
+        """Return the first violation of a promise that this mistake breaks."""
+        return next((violation for violation in violations if violation.promise in self.shows), None)
 
     @contextmanager
     def apply(self) -> Iterator[None]:

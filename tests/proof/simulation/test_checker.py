@@ -107,13 +107,16 @@ class Case:
     def tries(self, id: int, *, acks: Sequence[int] = (), rejected: bool = False) -> None:
         """An attempt that fails, while others are acknowledged."""
         self._now += 1.0
+        self.deliveries.record_try(row(id))
         self.failures.record_send("relay_run", "a", [row(id)], self._now)
         for other in acks:
             self.failures.record_ack("relay_run", "a", other, self._now + 0.5)
         self.failures.record_refusal("relay_run", "a", id, rejected=rejected)
 
-    def records(self, state: State, waits: Waits | None = None, *, attempts: int = 1) -> list[Promise]:
-        failure = FailedOutcome(message_id=1, state=state, waits=waits, attempts=attempts)
+    def records(
+        self, state: State, waits: Waits | None = None, *, attempts: int = 1, spends: bool = True
+    ) -> list[Promise]:
+        failure = FailedOutcome(message_id=1, state=state, waits=waits, attempts=attempts, spends=spends)
         self.failures.check("relay_run", row(1), failure, self._now)
         return violations(self.deliveries)
 
@@ -138,6 +141,46 @@ def test_a_witness_from_before_the_previous_attempt_proves_nothing() -> None:
     assert case.records(State.PENDING, Waits.RETRY) == [Promise.SPENT]
 
 
+def test_more_attempts_than_were_spent_are_noticed_whatever_the_relay_counts() -> None:
+    case = Case(attempts=9)
+    case.tries(1, acks=[2])
+    assert case.records(State.PENDING, Waits.RETRY, attempts=2) == [Promise.MISCOUNTED]
+
+
+def test_an_attempt_that_is_not_counted_is_noticed() -> None:
+    case = Case(attempts=9)
+    case.tries(1, acks=[2])
+    assert case.records(State.PENDING, Waits.RETRY, attempts=0) == [Promise.MISCOUNTED]
+
+
+def test_more_attempts_than_it_was_sent_are_noticed() -> None:
+    case = Case(attempts=9)
+    case.tries(1, acks=[2])
+    case.records(State.PENDING, Waits.RETRY, attempts=1)
+    case.tries(1, acks=[2])
+    case.deliveries.tries[1] = 1
+    assert case.records(State.PENDING, Waits.RETRY, attempts=2) == [Promise.MISCOUNTED]
+
+
+def test_a_try_that_spends_nothing_counts_nothing() -> None:
+    case = Case()
+    case.tries(1)
+    assert case.records(State.PENDING, Waits.RETRY, attempts=0, spends=False) == []
+
+
+def test_a_message_that_goes_again_has_all_its_attempts() -> None:
+    case = Case(attempts=1)
+    case.tries(1, acks=[2])
+    assert case.records(State.FAILED) == []
+    case.failures.begin_anew(1)
+    case.tries(1, acks=[2])
+    assert case.records(State.PENDING, Waits.RETRY) == []
+    case.failures.check_end(replace(row(1), attempts=1), 0.0)
+    assert violations(case.deliveries) == []
+    case.failures.check_end(replace(row(1), attempts=2), 0.0)
+    assert violations(case.deliveries) == [Promise.MISCOUNTED]
+
+
 def test_recording_the_same_twice_is_one_record() -> None:
     case = Case()
     case.tries(1, acks=[2])
@@ -158,7 +201,8 @@ def test_failing_is_fair_when_rejected_or_out_of_attempts_or_deadly() -> None:
     deadly.failures.record_ack("relay_run", "a", 2, 0.0)
     deadly.failures.record_lone_death("relay_run", "a", 1)
     deadly.failures.record_lone_death("relay_run", "a", 1)
-    assert [case.records(State.FAILED) for case in (rejected, spent, deadly)] == [[], [], []]
+    assert [case.records(State.FAILED) for case in (rejected, spent)] == [[], []]
+    assert deadly.records(State.FAILED, attempts=0) == []
 
 
 def test_dying_less_often_than_the_cap_is_no_reason() -> None:

@@ -19,14 +19,15 @@ from tests.support.aws_reader import REGION, AwsReader
 from tests.support.faults.broker import Arrival, BrokerUnderTest, Draft, Fault, RunningBroker, parse_arrival
 from tests.support.moto_server import private_moto
 
-__all__ = ["Sns", "Sqs"]
+__all__ = ["SENDS", "Sns", "Sqs", "find_reader"]
 
-_SENDS: Final = {"sqs": "SendMessageBatch", "sns": "PublishBatch"}
+SENDS: Final = {"sqs": "SendMessageBatch", "sns": "PublishBatch"}
+"""Scheme to the operation that sends."""
 _TOO_LARGE: Final = {"sqs": 1_100_000, "sns": 300_000}
 
 
 @cache
-def _reader() -> AwsReader:
+def find_reader() -> AwsReader:
     """One moto for all faults: it takes seconds to start."""
     moto = private_moto()
     atexit.register(moto.close)
@@ -61,7 +62,7 @@ class RunningAws(RunningBroker):
         await self._gateway.start()
 
     async def refuse(self) -> None:
-        self._gateway.answers[_SENDS[self._scheme]] = No(code="ThrottlingException", status=400)
+        self._gateway.answers[SENDS[self._scheme]] = No(code="ThrottlingException", status=400)
 
     async def allow(self) -> None:
         self._gateway.answers.clear()
@@ -80,7 +81,7 @@ class _Aws(BrokerUnderTest):
 
     @asynccontextmanager
     async def run(self, fault: Fault) -> AsyncIterator[RunningBroker]:
-        reader = await asyncio.to_thread(_reader)
+        reader = await asyncio.to_thread(find_reader)
         name = reader.name()
         await asyncio.to_thread(reader.queue, name)
         if self._scheme == "sns":

@@ -9,11 +9,14 @@ from typing import Final
 import msgspec
 
 from tests.support.faults.broker import Fault
+from tests.support.faults.partial import LEAST_RATIO, ROUNDS, WAITING, PartialVerdict
 from tests.support.faults.runner import Verdict
 
-__all__ = ["COMMAND", "PAGE", "Results", "format_page"]
+__all__ = ["COMMAND", "PAGE", "PARTIAL_COUNT", "Results", "format_page"]
 
 COMMAND: Final = "make fault-table"
+PARTIAL_COUNT: Final = 200
+"""Messages for each address of a partial outage."""
 PAGE: Final = Path(__file__).parents[3] / "docs" / "transports" / "faults.md"
 
 _INTRODUCTION: Final = """# Brokers and faults
@@ -39,11 +42,38 @@ Pillarbox reads what arrived. Relay, proxy and broker run on one machine.
 """
 
 
+_PARTIAL: Final = """
+## Partial outages
+
+A part of a broker takes nothing, and the rest works. For each row the relay delivers {sent} messages to the address
+that is blocked, and as many to another one, of 20 keys each. Each message has a single attempt: one that is spent is
+one that failed. *Before the start*: the outage is there before the relay. Otherwise messages get through at first,
+except for full queues and partitions without a leader.
+
+**attempts** and **failed** are those of all messages. **recovers** is the time from the end of the outage until the
+last message that had waited was delivered. **the other's rate** is that of the other address at full speed while
+{waiting} messages wait for the blocked one, as a part of its rate alone: medians of {rounds} rounds of each, by turns
+in the same run, from three seconds after the outage was noticed. A ratio below {least} is measured once more, and all
+rounds count together. The ratio differs from run to run with whatever else the machine does. Messages that come in
+for the blocked address meanwhile would cost more: none do. `{command}` ends with an error if something is lost,
+failed or out of order, if an attempt is spent, or if a ratio is below {least}.
+
+- *full queue, slow reader*: a queue for {room} messages with `reject-publish`, read twice a second, later 200 times.
+- *a third of the keys refused*: they get 429 with `Retry-After: 1`; *the other* are the other keys.
+- *one URL of two*: two destinations of one relay.
+- *slow link*: {large} messages of 500 kB at 1.5 MB/s, timeouts of 2 or 3 seconds; **recovers** is the time for all.
+
+| Broker | Outage | lost | order | repeats | attempts | failed | the other's rate | recovers |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
 class Results(msgspec.Struct):
     """What was found, by broker and fault, and what was not run_fault, and why."""
 
     found: dict[tuple[str, Fault], Verdict] = {}
     exempt: dict[tuple[str, Fault], str] = {}
+    partial: dict[tuple[str, str], PartialVerdict] = {}
 
 
 def format_page(results: Results) -> str:
@@ -53,9 +83,23 @@ def format_page(results: Results) -> str:
     notes = list(dict.fromkeys(results.exempt.values()))
     lines = [_format_row(results, broker, fault, notes) for broker, fault in rows]
     footnotes = "".join(f"\n{number}. {note}" for number, note in enumerate(notes, 1))
-    return (
-        _INTRODUCTION.format(command=COMMAND, sent=sent) + "\n".join(lines) + "\n" + (f"{footnotes}\n" if notes else "")
+    text = _INTRODUCTION.format(command=COMMAND, sent=sent) + "\n".join(lines) + "\n"
+    return text + (f"{footnotes}\n" if notes else "") + _format_partial(results.partial)
+
+
+def _format_partial(found: Mapping[tuple[str, str], PartialVerdict]) -> str:
+    if not found:
+        return ""
+    introduction = _PARTIAL.format(
+        command=COMMAND, sent=PARTIAL_COUNT, waiting=f"{WAITING:,}", rounds=ROUNDS, least=LEAST_RATIO, room=5, large=12
     )
+    return introduction + "\n".join(_format_partial_row(*row, one) for row, one in found.items()) + "\n"
+
+
+def _format_partial_row(broker: str, name: str, one: PartialVerdict) -> str:
+    ratio = "–" if one.ratio is None else f"{one.ratio:.2f}"
+    counts = (one.lost, one.out_of_order, one.repeats, one.attempts, one.failed)
+    return f"| {broker} | {name} | {' | '.join(map(str, counts))} | {ratio} | {one.recovery:.1f} s |"
 
 
 def _sort_key(results: Results) -> Callable[[tuple[str, Fault]], tuple[int, int]]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import zlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import msgspec
 
-from pillarbox.errors import ArchiveError
-from pillarbox.message import Message
+from pillarbox.errors import ArchiveError, ConfigError, PublishError
+from pillarbox.message import MAX_NAME, MAX_TEXT, Message, check_destination, check_text
+from pillarbox.stores.unreadable import is_sound, is_text
 
-__all__ = ["Archive", "JsonLinesArchive", "read_archive"]
+__all__ = ["Archive", "ArchivedLine", "JsonLinesArchive", "list_files", "read_archive", "read_lines"]
 
 Archive = Callable[[Sequence[Message]], Awaitable[None]]
 """Receives messages before they are deleted. If it raises, none of them is deleted."""
@@ -25,6 +28,10 @@ _SUFFIX: Final = ".jsonl.gz"
 _PARTIAL: Final = ".partial"
 _MODE: Final = 0o600
 """Payloads may be secret: only the owner reads them."""
+_NAMES: Final = ("*.jsonl.gz", "*.jsonl")
+_GZIP: Final = b"\x1f\x8b"
+_LONGEST_LINE: Final = 256 * 1024 * 1024
+"""Bytes of a line that can be a message. A file that is no archive may have no end of line at all."""
 
 
 class JsonLinesArchive:
@@ -97,3 +104,103 @@ def read_archive(folder: str | os.PathLike[str]) -> Iterator[Message]:
                 if (identity := (str(message.message_id), message.destination)) not in seen:
                     seen.add(identity)
                     yield message
+
+
+# --- files that may be damaged ---
+
+
+class ArchivedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Line of an archive's file: a closed message, or the reason why it is none."""
+
+    file: str
+    number: int
+    """Counted from 1."""
+    message: Message | None = None
+    problem: str | None = None
+
+
+def list_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """List the files of an archive, in order. A folder stands for all JSON Lines files in it and below."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        found += sorted(file for name in _NAMES for file in path.rglob(name)) if path.is_dir() else [path]
+    return list(dict.fromkeys(found))
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[ArchivedLine]:
+    """Read a file line by line, compressed or not. A line that is no closed message says why, and stops no other.
+
+    Where the file cannot be read on, because it ends early or is damaged, the last line says so.
+    """
+    file, number = str(path), 0
+    try:
+        with _open(Path(path)) as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                number += 1
+                is_whole = line.endswith(b"\n")
+                if len(line) == _LONGEST_LINE and not is_whole:
+                    _skip_line(lines)
+                    yield ArchivedLine(file=file, number=number, problem="it is too long to be a message")
+                elif line.strip():
+                    yield _read_line(line, file=file, number=number, is_whole=is_whole)
+    except EOFError:
+        yield ArchivedLine(file=file, number=number + 1, problem="the file ends here, in the middle: it was cut off")
+    except (OSError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        yield ArchivedLine(file=file, number=number + 1, problem=f"the file cannot be read from here on: {reason}")
+
+
+def _open(path: Path) -> gzip.GzipFile | BufferedReader:
+    """Open a file by what is in it: a name can be changed."""
+    with path.open("rb") as file:
+        is_compressed = file.read(2) == _GZIP
+    return gzip.open(path, "rb") if is_compressed else path.open("rb")
+
+
+def _skip_line(lines: gzip.GzipFile | BufferedReader) -> None:
+    while (rest := lines.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
+        pass
+
+
+_TEXTS: Final = {
+    "type": MAX_NAME, "topic": MAX_NAME, "content_type": MAX_NAME, "source": MAX_TEXT, "key": MAX_TEXT,
+    "subject": MAX_TEXT, "correlation_id": MAX_TEXT, "causation_id": MAX_TEXT,
+}  # fmt: skip
+_decode_line = msgspec.json.Decoder(Message).decode
+
+
+def _read_line(line: bytes, *, file: str, number: int, is_whole: bool) -> ArchivedLine:
+    message: Message | None = None
+    try:
+        message = _decode_line(line)
+        problem = _find_problem(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        reason = str(error).replace("`", "").rstrip(".") if isinstance(error, msgspec.ValidationError) else "no JSON"
+        problem = f"it is no message ({reason})" if is_whole else "it was cut off"
+    except (PublishError, ConfigError) as error:
+        problem = f"it breaks a rule of messages: {error}"
+    if problem is not None:
+        return ArchivedLine(file=file, number=number, problem=problem)
+    return ArchivedLine(file=file, number=number, message=message)
+
+
+def _find_problem(message: Message) -> str | None:
+    """Return why history cannot take a message; None if it can. Raises `PublishError` or `ConfigError` for a text."""
+    if message.unreadable is not None:
+        return f"the row could not be read when it was archived ({message.unreadable})"
+    if not message.state.is_closed:
+        return f"the message is {message.state.value}, and history has closed ones alone"
+    if not 0 < message.id < 2**63:
+        return f"{message.id} is no id of a message"
+    times = (message.event_time, message.created_at, message.status_at)
+    if any(at is None or at.tzinfo is None for at in times):
+        return "a time is missing, or has no time zone"
+    if message.available_at is not None and message.available_at.tzinfo is None:
+        return "a time has no time zone"
+    if message.last_error is not None and not (is_text(message.last_error) and "\0" not in message.last_error):
+        return "its last error is no text"
+    check_destination(message.destination)
+    for name, limit in _TEXTS.items():
+        if (text := getattr(message, name)) is not None:
+            check_text(text, what=name, limit=limit)
+    return None if is_sound(message) else "the partition is not that of its key, or a count is none"

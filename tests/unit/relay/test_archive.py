@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import Selection, Settlement
+from pillarbox.contracts.store import FailedOutcome, Selection, Settlement
 from pillarbox.errors import ArchiveError, StoreUnavailable
-from pillarbox.message import Message, State
+from pillarbox.message import Message, State, Waits
 from pillarbox.relay.archive import JsonLinesArchive, read_archive
 from pillarbox.relay.janitor import Janitor
 from pillarbox.relay.settings import Retention
@@ -139,3 +140,56 @@ async def test_a_callable_comes_before_the_folder(tmp_path: Path) -> None:
     retention = Retention(delivered=timedelta(0), archive=str(tmp_path))
     await Janitor(shop.store, retention=retention, telemetry=Telemetry(), archive=take).run_once()
     assert (sorted(taken), list_files(tmp_path)) == ([1, 2, 3], [])
+
+
+class Searched(MemoryStore):
+    """Notes after which id each search begins."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.begins: list[int] = []
+
+    async def find(self, selection: Selection, **options: Any) -> Sequence[Message]:
+        self.begins.append(selection.after)
+        return await super().find(selection, **options)
+
+
+async def test_a_batch_begins_where_the_last_one_ended_and_the_last_of_all_at_the_front() -> None:
+    clock = FrozenClock()
+    store = Searched(clock)
+    put(store, "a", "b", "c")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await store.settle(state.fence([0]), Settlement(delivered=[2, 3]))
+    clock.advance(timedelta(minutes=1, seconds=1))
+    await store.settle(state.fence([0]), Settlement(delivered=[1]))
+    taken: list[int] = []
+
+    async def take(messages: Sequence[Message]) -> None:
+        taken.extend(message.id for message in messages)
+        if taken == [2, 3]:
+            clock.advance(timedelta(minutes=1, seconds=1))
+
+    retention = Retention(delivered=timedelta(minutes=1), batch=1)
+    assert await Janitor(store, retention=retention, telemetry=Telemetry(), archive=take).run_once() == 3
+    assert taken == [2, 3, 1]
+    assert [begin for begin in store.begins if begin] == [2, 3, 1]
+
+
+async def test_a_held_message_is_open_and_neither_archived_nor_in_the_way(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, "a", "b", "c")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    failures = [
+        FailedOutcome(message_id=1, state=State.PENDING, waits=Waits.HELD),
+        FailedOutcome(message_id=2, state=State.PENDING, waits=Waits.HELD),
+        FailedOutcome(message_id=3, state=State.FAILED),
+    ]
+    await store.settle(state.fence([0]), Settlement(failures=failures))
+    clock.advance(timedelta(seconds=1))
+    retention = Retention(failed=timedelta(0), archive=str(tmp_path), batch=1)
+    assert await Janitor(store, retention=retention, telemetry=Telemetry()).run_once() == 1
+    assert [message.id for message in read_archive(tmp_path)] == [3]
+    assert len(await store.find(Selection(states=[State.FAILED]), limit=10)) == 2

@@ -17,8 +17,9 @@ from tests.support.cli.program import pillarbox
 CANARY = "c4nary-s3cret"
 FLAGS = {
     "--store": "sqlite:///c.db", "--schema": "c", "--prefix": "c_", "--service": "c", "--duties": "clean",
-    "--lease": "7s", "--poll-interval": "7s", "--max-lanes": "7", "--batch": "7", "--window": "7",
+    "--lease": "7s", "--poll-interval": "7s", "--max-lanes": "7", "--processes": "7", "--batch": "7", "--window": "7",
     "--send-timeout": "7s", "--log-format": "json", "--log-level": "error", "--deliveries-at": "error",
+    "--label": "team=shop",
 }  # fmt: skip
 ELSEWHERE = {"--config", "--to", "--output", "--help"}
 

@@ -77,6 +77,25 @@ def test_upgrade_starts_from_nothing_too(place: Place) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["install", "upgrade"])
+def test_lookups_are_made_and_dropped_on_postgresql(postgres_url: str, postgres_schema: str, command: str) -> None:
+    place = _postgresql(postgres_url, postgres_schema)
+    dropped, made = place.schema(command, "--no-lookups", "-o", "json"), place.schema(command, "--lookups")
+    assert [dropped.code, made.code] == [0, 0]
+    assert len(json.loads(dropped.out)["lookups"]) == 4
+    assert "Changed indexes: pillarbox_history_message_idx, " in made.out
+    assert "indexes" not in place.schema(command).out
+
+
+@pytest.mark.parametrize("option", ["--lookups", "--no-lookups"])
+def test_lookups_are_an_option_of_postgresql_alone(tmp_sqlite: Path, option: str) -> None:
+    place = _sqlite(tmp_sqlite)
+    ran = place.schema("install", option)
+    assert ran.code == 2
+    assert "always has its indexes for lookups" in ran.err
+    assert not tmp_sqlite.exists() or tmp_sqlite.stat().st_size == 0
+
+
 def test_results_as_json(place: Place) -> None:
     installed = json.loads(place.schema("install", "-o", "json").out)
     place.execute("drop index pillarbox_outbox_due_idx")
@@ -85,7 +104,7 @@ def test_results_as_json(place: Place) -> None:
     assert {name: installed[name] for name in ("from", "to", "steps")} == {
         "from": 0,
         "to": LATEST,
-        "steps": ["0001_initial", "0002_trust", "0003_delivery"],
+        "steps": ["0001_initial", "0002_trust", "0003_delivery", "0004_labels", "0005_sleepers", "0006_history"],
     }
     assert verified.code == 4
     assert json.loads(verified.out)["fits"] is False

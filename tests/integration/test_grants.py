@@ -290,13 +290,13 @@ def test_a_viewer_sees_every_column_but_the_payloads(
 def test_a_writer_wakes_a_sleeping_relay_without_seeing_it(
     connection: Connection, roles: Mapping[Role, str], names: Names
 ) -> None:
-    sleeping = REGISTER.replace("false, now(), now()", "true, now(), now() + interval '1 minute'")
+    sleeping = "insert into pillarbox_sleeper values (gen_random_uuid(), now() + interval '1 minute')"
     connection.execute(names.qualify(sleeping).encode())
     connection.execute("listen pillarbox")
     become(connection, roles["writer"])
     connection.execute(names.qualify(WRITE).encode())
     connection.execute("reset role")
-    connection.execute(names.qualify("delete from pillarbox_relay where asleep").encode())
+    connection.execute(names.qualify("delete from pillarbox_sleeper").encode())
     connection.execute(names.qualify("delete from pillarbox_outbox where id <> 1").encode())
     connection.commit()
 

@@ -22,6 +22,8 @@ from tests.support.next_version import with_next
 
 LATEST = latest_version("postgresql")
 VERSIONS = list(range(1, LATEST + 1))
+BEFORE_LOOKUPS = 5
+"""The last version whose indexes for lookups were not optional."""
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, payload, content_type, source,
                                   correlation_id, event_time)
@@ -226,6 +228,136 @@ async def test_verify_leaves_storage_settings_to_the_administrator_and_no_trace_
     assert tables.run("select count(*) from pg_class where relpersistence = 't' and relname like 'pillarbox%'") == [
         (0,)
     ]
+
+
+LOOKUPS = [
+    "pillarbox_history_corr_idx",
+    "pillarbox_history_message_idx",
+    "pillarbox_history_status_idx",
+    "pillarbox_outbox_corr_idx",
+]
+CLOSED = """
+    insert into pillarbox_history (id, message_id, destination, partition, kind, type, topic, payload, content_type,
+                                   source, correlation_id, event_time, created_at, attempts, status_at, status)
+    values (-7, gen_random_uuid(), 'shop', 3, 'event', 'orders.placed', 'orders', '\\x00ff', 'application/json',
+            '/shop', 'c1', now(), now(), 0, now(), 'delivered')
+"""
+
+
+def list_lookups(tables: Tables) -> list[object]:
+    found = tables.run("select indexname from pg_indexes where schemaname = current_schema() order by 1")
+    return [name for (name,) in found if name in LOOKUPS]
+
+
+async def test_new_tables_have_lookups_until_they_are_dropped(tables: Tables) -> None:
+    await tables.at().install()
+    assert list_lookups(tables) == LOOKUPS
+    assert await tables.at().change_lookups(wanted=True) == []
+
+    assert sorted(await tables.at().change_lookups(wanted=False)) == LOOKUPS
+    assert list_lookups(tables) == []
+    assert await tables.at().verify() == ()
+    assert await tables.at().change_lookups(wanted=False) == []
+
+    assert sorted(await tables.at().change_lookups(wanted=True)) == LOOKUPS
+    assert list_lookups(tables) == LOOKUPS
+    assert await tables.at().verify() == ()
+
+
+async def test_verify_accepts_some_lookups_but_no_other_index_of_their_name(tables: Tables) -> None:
+    await tables.at().install()
+    await tables.at().change_lookups(wanted=False)
+    tables.run("create index pillarbox_history_message_idx on pillarbox_history (message_id)")
+    assert await tables.at().verify() == ()
+
+    tables.run("create index pillarbox_history_corr_idx on pillarbox_history (causation_id)")
+    (found,) = await tables.at().verify()
+    assert str(found).startswith("different: index pillarbox_history_corr_idx on pillarbox_history is CREATE INDEX")
+
+
+async def test_a_lookup_that_was_not_built_to_the_end_is_built_again(tables: Tables) -> None:
+    await tables.at().install()
+    await tables.at().change_lookups(wanted=True)
+    tables.run("update pg_index set indisvalid = false where indexrelid = 'pillarbox_history_message_idx'::regclass")
+    assert [str(one) for one in await tables.at().verify()] != []
+
+    assert await tables.at().change_lookups(wanted=True) == ["pillarbox_history_message_idx"]
+    assert await tables.at().verify() == ()
+
+
+async def test_several_processes_may_change_lookups_at_once(tables: Tables) -> None:
+    await tables.at().install()
+    await tables.at().change_lookups(wanted=False)
+
+    changed = await asyncio.gather(*(tables.at().change_lookups(wanted=True) for _ in range(3)))
+
+    assert sorted(name for names in changed for name in names) == LOOKUPS
+    assert await tables.at().verify() == ()
+
+
+async def test_lookups_are_built_while_a_writer_has_a_transaction_open(tables: Tables) -> None:
+    """An index that is built concurrently waits for the writer, and holds up none."""
+    await tables.at().install()
+    await tables.at().change_lookups(wanted=False)
+    with tables.connected() as writer:
+        writer.execute(INSERT)
+        change = asyncio.create_task(tables.at().change_lookups(wanted=True))
+        waits = (
+            "select count(*) from pg_stat_activity "
+            f"where query like 'create index%{tables.names.schema}%' "
+            "and cardinality(pg_blocking_pids(pid)) > 0"
+        )
+        while not change.done() and tables.run(waits) == [(0,)]:  # noqa: ASYNC110 - the server knows
+            await asyncio.sleep(0.01)
+        assert not change.done()
+        tables.run(f"set lock_timeout = '5s'; {INSERT}")
+    assert sorted(await change) == LOOKUPS
+
+
+async def test_older_tables_have_no_lookups_that_are_optional(tables: Tables) -> None:
+    await tables.at().upgrade(target=LATEST - 1)
+    with pytest.raises(SchemaOutdated):
+        await tables.at().change_lookups(wanted=False)
+
+
+async def test_an_upgrade_keeps_the_lookups_and_a_downgrade_builds_them(tables: Tables) -> None:
+    await tables.at().upgrade(target=BEFORE_LOOKUPS)
+    tables.run(CLOSED)
+    rows = tables.run("select * from pillarbox_history")
+
+    await tables.at().upgrade()
+    assert list_lookups(tables) == LOOKUPS
+    assert await tables.at().verify() == ()
+    assert tables.run("select * from pillarbox_history") == rows
+
+    await tables.at().change_lookups(wanted=False)
+    await tables.at().downgrade(target=BEFORE_LOOKUPS)
+    assert list_lookups(tables) == LOOKUPS
+    assert tables.run("select * from pillarbox_history") == rows
+
+
+async def test_queues_never_shrink_under_a_lock_that_stops_their_writers(tables: Tables) -> None:
+    await tables.at().install()
+    found = tables.run(
+        "select relname from pg_class where relnamespace = current_schema()::regnamespace "
+        "and 'vacuum_truncate=off' = any(reloptions) order by 1"
+    )
+    assert [name for (name,) in found] == [f"pillarbox_{name}" for name in ("claim", "outbox", "relay", "rollup")]
+
+    await tables.at().downgrade(target=BEFORE_LOOKUPS)
+    left = "select count(*) from pg_class where relname like 'pillarbox%' and 'vacuum_truncate=off' = any(reloptions)"
+    assert tables.run(f"{left} and relnamespace = current_schema()::regnamespace") == [(0,)]
+
+
+async def test_payloads_are_compressed_with_lz4_where_the_server_has_it(tables: Tables) -> None:
+    await tables.at().install()
+    if ("lz4",) not in tables.run("select unnest(enumvals) from pg_settings where name = 'default_toast_compression'"):
+        pytest.skip("the server has no lz4")
+    found = tables.run(
+        "select attcompression from pg_attribute where attname = 'payload' and attrelid in "
+        "('pillarbox_outbox'::regclass, 'pillarbox_history'::regclass)"
+    )
+    assert found == [("l",), ("l",)]
 
 
 async def test_tables_without_a_recorded_version_are_a_mixture(tables: Tables) -> None:

@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from pillarbox.contracts.store import Claim, FailedOutcome, Fence, RelayInfo, Selection, Settlement, Store
+from pillarbox.contracts.store import Claim, FailedOutcome, Fence, IdleLanes, RelayInfo, Selection, Settlement, Store
 from pillarbox.errors import StoreError
 from pillarbox.message import Kind, Message, State, Waits, new_message_id
+from pillarbox.testing.store_contract.arrange import read_due, read_key
 
 __all__ = ["ALL", "LEASE", "NOW", "live_as_a_relay", "look_as_a_viewer", "message", "move_as_an_operator", "owned"]
 
@@ -55,6 +56,8 @@ async def live_as_a_relay(store: Store) -> tuple[Sequence[int], Sequence[int]]:
     assert await store.purge(State.DELIVERED, older_than=NOW, limit=10) == 1
     assert await store.purge_ids(ids) == 1
     await store.purge_inbox(older_than=NOW, limit=10)
+    for _ in range(2):
+        await store.mark_lanes(fence.relay_id)
     await store.release(fence)
     await store.leave(fence.relay_id)
     await store.forget(stale_after=NOW)
@@ -63,10 +66,12 @@ async def live_as_a_relay(store: Store) -> tuple[Sequence[int], Sequence[int]]:
 
 async def _ask_everything(store: Store) -> None:
     await store.registry(lease=LEASE)
-    await store.read_due("shop", partitions=[1], limit=10)
-    await store.read_key("shop", partition=1, key="k", after=0, limit=10)
+    await read_due(store, 1, destination="shop", limit=10)
+    await read_key(store, "k", partition=1, destination="shop", limit=10)
     await store.blocked_keys("shop", partitions=[1])
     await store.next_due("shop", partitions=[1])
+    read = await store.read("shop", partitions=[1], cursor=None, limit=10)
+    await store.peek({"shop": IdleLanes([1], read.cursor)})
     await store.pauses()
     await store.counts()
 
@@ -75,6 +80,9 @@ async def move_as_an_operator(store: Store) -> None:
     """Everything that a person does, with three messages that wait."""
     assert (await store.defer(ALL, until=datetime.now(UTC), by="me", limit=10)).count == 3
     assert (await store.discard(ALL, by="me", reason="why", limit=3)).count == 3
+    discarded = await store.find(DISCARDED, limit=3)
+    assert await store.purge_ids([one.id for one in discarded]) == 3
+    assert await store.restore(discarded, by="me") == 3
     assert (await store.redrive(DISCARDED, by="me", limit=3, to="elsewhere")).count == 3
     assert (await store.replay(ALL, by="me", limit=3)).count == 0
 

@@ -27,6 +27,7 @@ from pillarbox.redaction import redact_url
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
     read_destinations,
+    read_process_section,
     read_relay_section,
     read_served_names,
 )
@@ -80,6 +81,7 @@ def list_entries(config: Config) -> list[ConfigEntry]:
         *map(_hide_login, _list_section(read_store_section(config), at=("store",))),
         *_list_section(read_outbox_section(config), at=("outbox",)),
         *_list_section(read_relay_section(config), at=("relay",)),
+        *_list_section(read_process_section(config), at=("relay",)),
         ConfigEntry(("relay", "destinations"), list(served.names or destinations), served.origin),
         *_list_section(read_section(config, LogSettings, at=("log",)), at=("log",)),
         *_list_section(read_section(config, Thresholds, at=("alerts",)), at=("alerts",)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from pillarbox.cli._options import Target, target_options
@@ -21,12 +23,26 @@ def relays(target: Target, output: OutputFormat) -> None:
     registry = target.run(lambda store: store.registry(lease=lease))
     if not registry.relays:
         say("No relay is alive: messages wait. Start one with `pillarbox relay`.")
-    headings = ("relay", "service", "host", "pid", "version", "serves", "cannot reach", "lanes", "up for")
+    has_labels = any(one.labels for one in registry.relays)
+    headings: tuple[str, ...] = (
+        "relay",
+        "service",
+        "host",
+        "pid",
+        "version",
+        "serves",
+        "cannot reach",
+        "lanes",
+        "up for",
+    )
+    if has_labels:
+        headings += ("labels",)
     rows = [
         (
             str(one.relay_id), one.service, one.host, str(one.pid), one.version, ", ".join(one.destinations),
             ", ".join(sorted(set(one.destinations) - set(one.reachable))) or "none",
             str(_count_lanes(registry, one.relay_id)), format_age(one.started_at, registry.now),
+            *([_format_labels(one.labels)] if has_labels else ()),
         )
         for one in registry.relays
     ]  # fmt: skip
@@ -39,3 +55,7 @@ def relays(target: Target, output: OutputFormat) -> None:
 
 def _count_lanes(registry: Registry, relay_id: object) -> int:
     return sum(owner == relay_id for owners in registry.owners.values() for owner in owners.values())
+
+
+def _format_labels(labels: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={text}" for name, text in labels.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
@@ -34,22 +34,35 @@ def schema() -> None:
     """Install, change, check and print the tables of a store."""
 
 
+_lookups_option = click.option(
+    "--lookups/--no-lookups", default=None, envvar="PILLARBOX_SCHEMA_LOOKUPS", show_envvar=True,
+    help="PostgreSQL: create or drop the indexes that find closed messages by message id, correlation id and age. "
+    "Every delivery pays for them.  [default: as they are; new tables have them]",
+)  # fmt: skip
+
+
 @schema.command(epilog="\b\nExample:\n  pillarbox schema install --store sqlite:///shop.db\n")
+@_lookups_option
 @target_options
 @output_option
-def install(target: Target, output: OutputFormat) -> None:
+def install(target: Target, lookups: bool | None, output: OutputFormat) -> None:
     """Create the tables. Fine when they are there already; older ones are left to `upgrade`."""
-    _show_change(target, asyncio.run(_open_schema(target).install()), output)
+    tables = _open_schema(target, lookups=lookups)
+    plan, changed = asyncio.run(_change(tables, tables.install, lookups=lookups))
+    _show_change(target, plan, output, lookups=changed)
 
 
 @schema.command(epilog="\b\nExample:\n  pillarbox schema upgrade --store sqlite:///shop.db\n")
 @click.option("--to", type=click.IntRange(min=1), metavar="VERSION", envvar="PILLARBOX_SCHEMA_TO", show_envvar=True,
               help="Stop at this version.  [default: the latest]")  # fmt: skip
+@_lookups_option
 @target_options
 @output_option
-def upgrade(target: Target, to: int | None, output: OutputFormat) -> None:
+def upgrade(target: Target, to: int | None, lookups: bool | None, output: OutputFormat) -> None:
     """Bring the tables to this release's version, from nothing too."""
-    _show_change(target, asyncio.run(_open_schema(target).upgrade(target=to)), output)
+    tables = _open_schema(target, lookups=lookups)
+    plan, changed = asyncio.run(_change(tables, lambda: tables.upgrade(target=to), lookups=lookups))
+    _show_change(target, plan, output, lookups=changed)
 
 
 @schema.command(epilog="\b\nExample:\n  pillarbox schema downgrade --to 0 --yes --store sqlite:///shop.db\n")
@@ -80,8 +93,20 @@ def verify(target: Target, output: OutputFormat) -> None:
         raise SchemaMixed(f"The tables differ from what their recorded version should have in {places}, listed above.")
 
 
-def _open_schema(target: Target) -> Schema:
+def _open_schema(target: Target, *, lookups: bool | None = None) -> Schema:
+    if lookups is not None and target.url.scheme != "postgresql":
+        raise ConfigError(
+            f"A {target.url.scheme} store always has its indexes for lookups; leave out --lookups and --no-lookups."
+        )
     return open_schema(target.url, names=target.names)
+
+
+async def _change(
+    tables: Schema, change: Callable[[], Awaitable[Plan]], *, lookups: bool | None
+) -> tuple[Plan, Sequence[str]]:
+    """Change the tables, then the optional indexes, unless these stay as they are."""
+    plan = await change()
+    return plan, () if lookups is None else await tables.change_lookups(wanted=lookups)
 
 
 def _confirm_downgrade(target: Target, *, current: int, to: int) -> None:
@@ -95,11 +120,13 @@ def _confirm_downgrade(target: Target, *, current: int, to: int) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _show_change(target: Target, plan: Plan, output: OutputFormat) -> None:
+def _show_change(target: Target, plan: Plan, output: OutputFormat, *, lookups: Sequence[str] = ()) -> None:
     steps = [f"{step.version:04}_{step.name}" for step in plan.steps]
-    value = {"store": target.url.redacted, "from": plan.current, "to": plan.target, "steps": steps}
+    value = {"store": target.url.redacted, "from": plan.current, "to": plan.target, "steps": steps,
+             "lookups": lookups}  # fmt: skip
     done = f"from version {plan.current} to {plan.target}" if steps else f"at version {plan.target} already"
-    show(value, text=f"Schema in {target.url}: {done}.", output=output)
+    changed = f" Changed indexes: {', '.join(lookups)}." if lookups else ""
+    show(value, text=f"Schema in {target.url}: {done}.{changed}", output=output)
 
 
 # --- SQL, without a connection ---

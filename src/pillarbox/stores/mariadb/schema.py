@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pymysql
 
-from pillarbox.errors import SchemaMixed, StoreForbidden, StoreUnavailable
+from pillarbox.errors import ConfigError, SchemaMixed, StoreForbidden, StoreUnavailable
 from pillarbox.message import TABLES, Names
 from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs
 from pillarbox.stores.mariadb.checks import counter_from_rows
@@ -88,6 +88,9 @@ class MariadbSchema:
 
     async def downgrade(self, *, target: int) -> Plan:
         return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
+
+    async def change_lookups(self, *, wanted: bool) -> Sequence[str]:  # noqa: ARG002 - as every `Schema`
+        raise ConfigError("A MariaDB or MySQL store always has its indexes for lookups: leave the option out.")
 
     async def verify(self) -> Sequence[Difference]:
         return await asyncio.to_thread(self._compare)

@@ -44,6 +44,7 @@ _RELAY: Final = (
     ("select, insert, update, delete", "claim"),
     ("select, insert, update, delete", "lane"),
     ("select, insert, update, delete", "relay"),
+    ("select, insert, update, delete", "sleeper"),
     ("select, insert, update, delete", "destination"),
     ("select, insert, delete", "journal"),
     ("select, insert, update, delete", "rollup"),
@@ -62,7 +63,10 @@ _VIEWER: Final = (
     (f"select ({_SHOWN}, attempts, last_error, status_at, status, relay_id)", "history"),
     (f"select ({_SHOWN}, waits, attempts, last_error, status_at, state)", "messages"),
     (f"select ({_SHOWN_INBOX})", "inbox"),
-    *((("select", table)) for table in ("claim", "lane", "relay", "destination", "journal", "rollup", "schema")),
+    *(
+        (("select", table))
+        for table in ("claim", "lane", "relay", "sleeper", "destination", "journal", "rollup", "schema")
+    ),
 )
 _RIGHTS: Final[Mapping[Role, Sequence[tuple[str, str]]]] = {
     "writer": _WRITER,

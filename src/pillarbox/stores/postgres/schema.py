@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,15 @@ from pillarbox.stores.urls import StoreUrl
 __all__ = ["PostgresSchema"]
 
 _CONNECT_TIMEOUT: Final = 10.0
+_TURN: Final = 0.2
+"""Seconds between two looks at whether another process still changes lookup indexes."""
+_LOOKUPS: Final = {
+    "history_message_idx": ("history", "(message_id)"),
+    "history_status_idx": ("history", "(status, status_at, id)"),
+    "history_corr_idx": ("history", "(left(correlation_id, 64))"),
+    "outbox_corr_idx": ("outbox", "(left(correlation_id, 64))"),
+}
+"""Indexes that an installation may have or not, with their tables and columns: see docs/schema.md."""
 
 
 class PostgresSchema:
@@ -76,8 +86,28 @@ class PostgresSchema:
             counter = await read_counter(
                 connection, Statements("pillarbox.stores.postgres", self._names), names=self._names
             )
-            expected = await self._build_expected(connection)
+            expected = _choose_lookups(await self._build_expected(connection), found, self._names)
             return (*compare_catalogs(expected=expected, found=found), *counter.list_differences())
+
+    async def change_lookups(self, *, wanted: bool) -> Sequence[str]:
+        """Create the indexes for lookups, or drop them; return those that changed. Neither stops a writer for long."""
+        changed = []
+        async with self._connect() as connection:
+            check_version(await self._read_version(connection), latest=len(self._migrations))
+            await _wait_for_turn(connection, self._names.schema, self._names.prefix)
+            await connection.execute("set statement_timeout = 0")  # a role's own limit is for other statements
+            for index in _LOOKUPS:
+                is_valid = await connection.fetchval(
+                    "select indisvalid from pg_index where indexrelid = to_regclass($1)", self._names.table(index)
+                )
+                if is_valid is wanted or (is_valid is None and not wanted):
+                    continue
+                if is_valid is not None:  # not wanted, or left over by a build that was interrupted
+                    await connection.execute(f"drop index concurrently {self._names.table(index)}")
+                if wanted:
+                    await connection.execute(_build_lookup(index, self._names, how="concurrently"))
+                changed.append(self._names.bare(index))
+        return changed
 
     async def _run(self, make_plan: Callable[[int], Plan]) -> Plan:
         async with self._transaction(commit=True) as connection:
@@ -110,6 +140,8 @@ class PostgresSchema:
         """Read the catalog of a fresh installation: of temporary tables, which the rollback removes."""
         scratch = Names(schema="pg_temp", prefix=self._names.prefix)
         await self._apply(connection, build_plan(self._migrations, current=0, target=len(self._migrations)), scratch)
+        for index in _LOOKUPS:
+            await connection.execute(_build_lookup(index, scratch))
         return await self._read_catalog(connection, await connection.fetchval("select pg_my_temp_schema()"))
 
     async def _read_catalog(self, connection: Connection, schema: int) -> Catalog:
@@ -141,12 +173,17 @@ class PostgresSchema:
 
         It is read committed whatever the server's default: after the wait for the lock it must see what the other did.
         """
+        async with self._connect() as connection:
+            await connection.execute("begin isolation level read committed")
+            yield connection
+            await connection.execute("commit" if commit else "rollback")
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[Connection]:
         with map_errors(self._driver):
             connection = await self._driver.connect(self._url.dsn, timeout=_CONNECT_TIMEOUT)
             try:
-                await connection.execute("begin isolation level read committed")
                 yield connection
-                await connection.execute("commit" if commit else "rollback")
             finally:
                 await connection.close()
 
@@ -156,6 +193,28 @@ def _remove_schema(definition: str, *, schema: str, prefix: str) -> str:
     ours = rf'(?<!\w)"?(?:{re.escape(schema)}|pg_temp)"?\."?({re.escape(prefix)}\w*)"?'
     bare = rf'"({re.escape(prefix)}\w*)"'
     return " ".join(re.sub(bare, r"\1", re.sub(ours, r"\1", definition)).split())
+
+
+def _build_lookup(index: str, names: Names, *, how: str = "") -> str:
+    table, columns = _LOOKUPS[index]
+    return f"create index {how} if not exists {names.bare(index)} on {names.table(table)} {columns}"
+
+
+def _choose_lookups(expected: Catalog, found: Catalog, names: Names) -> Catalog:
+    """Return what is expected, with those of the optional indexes alone that are there."""
+    optional = {f"index {names.bare(index)} on {names.bare(table)}" for index, (table, _) in _LOOKUPS.items()}
+    return {item: text for item, text in expected.items() if item not in optional or item in found}
+
+
+async def _wait_for_turn(connection: Connection, schema: str | None, prefix: str) -> None:
+    """Wait until nobody else changes the lookups of that schema and prefix. The turn ends with the connection.
+
+    Asked again and again: a statement that waits keeps a snapshot, and building an index waits for every snapshot.
+    """
+    name = "concat_ws('.', 'pillarbox.lookups', coalesce($1::text, current_schema()), $2::text)"
+    ask = f"select pg_try_advisory_lock(hashtextextended({name}, 0))"
+    while not await connection.fetchval(ask, schema, prefix):  # noqa: ASYNC110 - another process has the lock
+        await asyncio.sleep(_TURN)
 
 
 async def _lock_tables(connection: Connection, schema: str | None, prefix: str) -> None:

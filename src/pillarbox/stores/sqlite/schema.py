@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from pillarbox.errors import SchemaMissing, SchemaMixed
+from pillarbox.errors import ConfigError, SchemaMissing, SchemaMixed
 from pillarbox.message import TABLES, Names
 from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs, normalize_sql
 from pillarbox.stores.migrations import (
@@ -58,6 +58,9 @@ class SqliteSchema:
 
     async def downgrade(self, *, target: int) -> Plan:
         return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
+
+    async def change_lookups(self, *, wanted: bool) -> Sequence[str]:  # noqa: ARG002 - as every `Schema`
+        raise ConfigError("An SQLite store always has its indexes for lookups: leave the option out.")
 
     async def verify(self) -> Sequence[Difference]:
         return await asyncio.to_thread(self._compare)

@@ -54,8 +54,8 @@ select item, definition
     union all
     select 6, proname, 0, format('function %s', proname),
            format('language %s%s%s %s', lanname, case when prosecdef then ' security definer' else '' end,
-                  case when proconfig = array[format('search_path=%I, pg_temp', nspname)] then ' with its own search path'
-                       else coalesce(' set ' || array_to_string(proconfig, ' '), '') end,
+                  ' set ' || array_to_string(array_replace(
+                      proconfig, format('search_path=%I, pg_temp', nspname), 'its own search path'), ', '),
                   prosrc)
       from pg_proc
       join pg_language on pg_language.oid = prolang

@@ -1,0 +1,1 @@
+-- Nothing changes here: PostgreSQL alone keeps a table of the relays that its writers notify.

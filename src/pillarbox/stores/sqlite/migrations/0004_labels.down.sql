@@ -1,0 +1,1 @@
+alter table pillarbox_relay drop column labels;

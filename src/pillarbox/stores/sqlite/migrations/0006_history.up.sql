@@ -1,0 +1,1 @@
+-- Nothing changes here: history costs less on PostgreSQL. The version is common to all stores.

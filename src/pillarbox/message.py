@@ -20,6 +20,7 @@ from pillarbox.errors import ConfigError, IllegalTransition, PublishError
 
 __all__ = [
     "MAX_HEADERS",
+    "MAX_LABELS",
     "MAX_NAME",
     "MAX_PAYLOAD",
     "MAX_RAW",
@@ -36,8 +37,10 @@ __all__ = [
     "Waits",
     "check_destination",
     "check_headers",
+    "check_labels",
     "check_text",
     "compute_partition",
+    "is_label",
     "is_type_name",
     "new_message_id",
     "to_text",
@@ -285,11 +288,12 @@ def _check_header_name(name: object) -> None:
 
 TABLES: Final = (
     "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "rollup", "schema", "messages",
-    "wake",
+    "sleeper", "wake",
     "slot", "consumer", "own_inbox", "shown_outbox", "shown_history", "shown_inbox",
 )  # fmt: skip
-"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger. The last line is MySQL's: rows for key
-locks, the consumers of each account, and the views that consumers and viewers use instead of tables."""
+"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger and `sleeper` its table. The last line is
+MySQL's: rows for key locks, the consumers of each account, and views that consumers and viewers use in place of tables.
+"""
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _MAX_IDENTIFIER: Final = 63 - len("outbox_blocked_idx")
@@ -350,3 +354,33 @@ def check_destination(name: str) -> str:
             f"The destination {name!r} is not usable: write a letter, then at most 99 letters, digits, '_', '.' or '-'."
         )
     return name
+
+
+MAX_LABELS: Final = 32
+"""Labels of one relay. Every relay reads those of all others, twice a second."""
+_MAX_LABEL: Final = 255
+_LABEL_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,62}")
+
+
+def is_label(name: object, value: object) -> bool:
+    """Return whether a relay may have this label: a short name, and a text of printable characters."""
+    return (
+        isinstance(name, str)
+        and _LABEL_NAME.fullmatch(name) is not None
+        and isinstance(value, str)
+        and value.isprintable()
+        and 0 < len(value.encode()) <= _MAX_LABEL
+    )
+
+
+def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a relay, or raise `ConfigError`. They end up in rows, on screens and in JSON."""
+    if len(labels) > MAX_LABELS:
+        raise ConfigError(f"A relay has at most {MAX_LABELS} labels, and {len(labels)} are given: leave some out.")
+    for name, value in labels.items():
+        if not is_label(name, value):
+            raise ConfigError(
+                f"The label {name!r} is not usable: its name is a letter, then at most 62 letters, digits, '_', '.', "
+                f"'/' or '-'; its value a text of 1 to {_MAX_LABEL} bytes without control characters."
+            )
+    return dict(labels)

@@ -8,17 +8,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
+from uuid import UUID
 
 import pytest
 
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
-from pillarbox.contracts.writer import Accept, InboxCommand, Insert
+from pillarbox.contracts.writer import Accept, InboxCommand, Insert, Start
 from pillarbox.message import Message, Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.urls import parse_store_url
-from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.writers.mysql import PymysqlWriter
@@ -52,6 +53,28 @@ class _Transaction:
 
     async def rollback(self) -> None:
         await asyncio.to_thread(self._connection.rollback)
+
+
+class _Takeover:
+    def __init__(self, connection: Any, url: str) -> None:
+        self._connection = connection
+        self._url = url
+
+    async def wait_for(self, call: asyncio.Task[Any]) -> None:
+        while not call.done() and not await asyncio.to_thread(self._is_waited_for):  # noqa: ASYNC110 - the server knows
+            await asyncio.sleep(0.15)  # asked more often than that, MariaDB repeats its last answer
+
+    def _is_waited_for(self) -> bool:
+        with closing(connected(self._url)) as observer, observer.cursor() as cursor:
+            cursor.execute(
+                "select count(*) from information_schema.innodb_trx as t"
+                " join information_schema.processlist as p on p.id = t.trx_mysql_thread_id"
+                " where t.trx_state = 'LOCK WAIT' and p.db = database()"
+            )
+            return bool(cursor.fetchone()[0])
+
+    async def commit(self) -> None:
+        await asyncio.to_thread(self._connection.commit)
 
 
 class MariadbHarness(StoreHarness):
@@ -96,6 +119,23 @@ class MariadbHarness(StoreHarness):
             yield _Transaction(connection, self._names)
             connection.rollback()
 
+    def open_takeover(
+        self, relay_id: UUID, destination: str, partition: int
+    ) -> AbstractAsyncContextManager[HarnessTakeover]:
+        return self._takeover(relay_id, destination, partition)
+
+    @asynccontextmanager
+    async def _takeover(self, relay_id: UUID, destination: str, partition: int) -> AsyncIterator[HarnessTakeover]:
+        with closing(connected(self._url)) as connection, connection.cursor() as cursor:
+            connection.begin()
+            cursor.execute(
+                f"update {self._names.table('lane', quote='`')} set relay_id = %s, epoch = epoch + 1"
+                " where destination = %s and `partition` = %s",
+                (str(relay_id), destination, partition),
+            )
+            yield _Takeover(connection, self._url)
+            connection.rollback()
+
     async def open_second(self) -> Store:
         return await self.open_with_keep("full")
 
@@ -135,6 +175,10 @@ class MariadbHarness(StoreHarness):
         self, consumer: str, message_id: str, *, error: str = "ValueError: no", content: bytes | None
     ) -> None:
         await self._execute(build_inbox_failure(self._names, consumer, message_id, error, content))
+
+    async def start_inbox(self, consumer: str, message_id: str) -> int:
+        start = Start(names=self._names, consumer=consumer, source="/shop", message_id=message_id)
+        return int(await self._execute(start))
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         at = int(self.clock.now().timestamp() * 1_000_000)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
-from pillarbox.contracts.writer import Accept, Insert
+from pillarbox.contracts.writer import Accept, Insert, Start
 from pillarbox.errors import StoreError
 from pillarbox.message import Message, Names
 from pillarbox.stores.factory import open_schema
@@ -21,7 +23,7 @@ from pillarbox.stores.postgres.connection import Pooler
 from pillarbox.stores.postgres.driver import DriverName
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.urls import parse_store_url
-from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.testing.store_contract.claims import SettleContract
@@ -61,6 +63,26 @@ class _Transaction:
     async def rollback(self) -> None:
         self.ended = True
         await self._transaction.rollback()
+
+
+class _Takeover:
+    def __init__(self, connection: Any, observer: Any, transaction: Any) -> None:
+        self._connection = connection
+        self._observer = observer
+        self._transaction = transaction
+        self.ended = False
+
+    async def wait_for(self, call: asyncio.Task[Any]) -> None:
+        while not call.done() and not await self._is_waited_for():  # noqa: ASYNC110 - the server knows
+            await asyncio.sleep(0.01)
+
+    async def _is_waited_for(self) -> bool:
+        waiting = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
+        return bool(await self._observer.fetchval(waiting, self._connection.get_server_pid()))
+
+    async def commit(self) -> None:
+        self.ended = True
+        await self._transaction.commit()
 
 
 class PostgresHarness(StoreHarness):
@@ -103,6 +125,28 @@ class PostgresHarness(StoreHarness):
             await transaction.begin()
             yield transaction
             if not transaction.ended:
+                await transaction.rollback()
+
+    def open_takeover(
+        self, relay_id: UUID, destination: str, partition: int
+    ) -> AbstractAsyncContextManager[HarnessTakeover]:
+        return self._takeover(relay_id, destination, partition)
+
+    @asynccontextmanager
+    async def _takeover(self, relay_id: UUID, destination: str, partition: int) -> AsyncIterator[HarnessTakeover]:
+        async with self._connected() as connection, self._connected() as observer:
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute(
+                f"update {self._names.table('lane')} set relay_id = $1, epoch = epoch + 1"
+                " where destination = $2 and partition = $3",
+                relay_id,
+                destination,
+                partition,
+            )
+            takeover = _Takeover(connection, observer, transaction)
+            yield takeover
+            if not takeover.ended:
                 await transaction.rollback()
 
     @asynccontextmanager
@@ -158,6 +202,11 @@ class PostgresHarness(StoreHarness):
             await AsyncpgWriter(connection).execute(
                 build_inbox_failure(self._names, consumer, message_id, error, content)
             )
+
+    async def start_inbox(self, consumer: str, message_id: str) -> int:
+        start = Start(names=self._names, consumer=consumer, source="/shop", message_id=message_id)
+        async with self._connected() as connection, connection.transaction():
+            return int(await AsyncpgWriter(connection).execute(start))
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         async with self._connected() as connection:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
-from pillarbox.contracts.writer import Accept, Insert
+from pillarbox.contracts.writer import Accept, Insert, Start
 from pillarbox.message import Message, Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.urls import parse_store_url
-from pillarbox.testing.harness import HarnessTransaction, StoreHarness
+from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.writers.sqlite import SqliteWriter
@@ -40,6 +42,18 @@ class _Transaction:
 
     async def rollback(self) -> None:
         self._connection.execute("rollback")
+
+
+class _Takeover:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def wait_for(self, call: asyncio.Task[Any]) -> None:
+        """SQLite does not tell who waits. A call that does not wait has ended by then, or is refused later."""
+        await asyncio.wait({call}, timeout=0.2)
+
+    async def commit(self) -> None:
+        self._connection.execute("commit")
 
 
 class SqliteHarness(StoreHarness):
@@ -70,6 +84,24 @@ class SqliteHarness(StoreHarness):
         with self._connected() as connection:
             connection.execute("begin immediate")
             yield _Transaction(connection, self._names)
+            if connection.in_transaction:
+                connection.execute("rollback")
+
+    def open_takeover(
+        self, relay_id: UUID, destination: str, partition: int
+    ) -> AbstractAsyncContextManager[HarnessTakeover]:
+        return self._takeover(relay_id, destination, partition)
+
+    @asynccontextmanager
+    async def _takeover(self, relay_id: UUID, destination: str, partition: int) -> AsyncIterator[HarnessTakeover]:
+        with self._connected() as connection:
+            connection.execute("begin immediate")
+            connection.execute(
+                f"update {self._names.table('lane')} set relay_id = ?, epoch = epoch + 1"
+                " where destination = ? and partition = ?",
+                (str(relay_id), destination, partition),
+            )
+            yield _Takeover(connection)
             if connection.in_transaction:
                 connection.execute("rollback")
 
@@ -113,6 +145,14 @@ class SqliteHarness(StoreHarness):
             connection.execute("begin immediate")
             SqliteWriter(connection).execute(build_inbox_failure(self._names, consumer, message_id, error, content))
             connection.execute("commit")
+
+    async def start_inbox(self, consumer: str, message_id: str) -> int:
+        with self._connected() as connection:
+            connection.execute("begin immediate")
+            start = Start(names=self._names, consumer=consumer, source="/shop", message_id=message_id)
+            count = int(SqliteWriter(connection).execute(start))
+            connection.execute("commit")
+            return count
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         at = int(self.clock.now().timestamp() * 1_000_000)

@@ -63,8 +63,20 @@ _LANE = "'{7}'::smallint[]"
             {"fresh", "late"},
             {"pkey"},
         ),
-        ("due_ahead", f"'orders', {_LANE}, null, 10, '{{}}'", {"due"}, {"pkey", "fresh", "late"}),
-        ("read_key", "'orders', 7::smallint, 'hot', 0, 10, 9999", {"blocked"}, {"pkey", "fresh", "late", "due"}),
+        (
+            "peek",
+            f"'{{orders}}', {_LANE}, '{{0}}', '{{5,6}}', '7', 99, 100, '{{orders}}', null",
+            {"fresh", "late", "due", "blocked"},
+            {"pkey"},
+        ),
+        ("find_due", f"'orders', {_LANE}, '{{null}}', '{{0}}', 10, null", {"due"}, {"pkey", "fresh", "late"}),
+        ("read_due", "'{100,200}', 'orders', null", {"pkey"}, {"fresh", "late", "due", "blocked"}),
+        (
+            "read_keys",
+            f"'orders', {_LANE}, '{{hot}}', 10, 10, 9999",
+            {"blocked"},
+            {"pkey", "fresh", "late", "due"},
+        ),
         ("blocked_keys", f"'orders', {_LANE}", {"blocked"}, {"pkey", "fresh", "late", "due"}),
         ("next_due", f"'orders', {_LANE}", {"due"}, {"pkey", "fresh", "late", "blocked"}),
         (
@@ -87,4 +99,38 @@ async def test_a_hot_statement_walks_its_index(
     assert expected <= walked, plan
     assert not walked & never, plan
     assert "Seq Scan on pillarbox_outbox" not in plan
+    assert "Sort" not in plan, plan
+
+
+_CLOSED = """
+    insert into pillarbox_history (id, message_id, destination, partition, kind, type, topic, payload, content_type,
+                                   source, correlation_id, event_time, created_at, attempts, status_at, status)
+    select i, gen_random_uuid(), 'orders', 7, 'event', 't', 't', '', '', '/', 'c', now(), now(), 0, now(),
+           case i % 100 when 0 then 'failed' else 'delivered' end
+      from generate_series(1, 20000) i
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "walked"),
+    [
+        ("history_window(0, 100, null, '0s', null)", {"pkey"}),
+        ("purge_delivered('0s', 100, null, 0, 5000)", {"pkey"}),
+        ("purge_ended('failed', '0s', 100, null, 'orders', '2026-01-01')", {"ended", "pkey"}),
+    ],
+)
+@pytest.mark.parametrize("lookups", [False, True])
+async def test_retention_walks_no_history(
+    database: tuple[Any, Names], postgres_url: str, call: str, walked: set[str], lookups: bool
+) -> None:
+    connection, names = database
+    await open_schema(parse_store_url(postgres_url), names=names).change_lookups(wanted=lookups)
+    await connection.execute(names.qualify(_CLOSED))
+    await connection.execute(names.qualify("analyze pillarbox_history"))
+    statement = call.split("(", maxsplit=1)[0]
+    await connection.execute(f"prepare {statement} as {Statements('pillarbox.stores.postgres', names)[statement]}")
+    plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute {call}"))
+    found = {name for name in ("pkey", "ended", "status", "message", "corr") if f"pillarbox_history_{name}" in plan}
+    assert found == walked, plan
+    assert "Seq Scan on pillarbox_history" not in plan
     assert "Sort" not in plan, plan

@@ -123,8 +123,8 @@ def threads() -> list[str]:
 
 WALKS_BY_ID = {"find_pending", "find_delivered"}
 """People ask these; they go through the messages in id order and stop at their limit."""
-LOOKS_AT_ALL = {"count_selected"}
-"""Counts exactly, before a person changes many messages."""
+LOOKS_AT_ALL = {"count_selected", "restore_known"}
+"""Count exactly, before a person changes many messages; look for a thousand messages of an archive at a time."""
 DUE, BLOCKED = (f"SCAN pillarbox_outbox USING INDEX pillarbox_outbox_{name}_idx" for name in ("due", "blocked"))
 WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED]}
 """These go through an index that holds troubled messages alone."""
@@ -134,8 +134,7 @@ SORTS = dict.fromkeys(COUNTS, 1)
 SORTS |= {
     "inbox_counts": 1,
     "journal_messages": 1,
-    "read_due": 3,
-    "read_key": 2,
+    "first_tries": 1,
     "find_ended": 1,
     "find_held": 1,
     "journal_latest": 1,
@@ -179,9 +178,9 @@ def test_no_statement_walks_over_the_messages(path: Path, name: str) -> None:
     ("name", "index", "seeks"),
     [
         ("read_ahead", "fresh_idx", "destination=? AND partition=? AND id>?"),
-        ("read_due", "due_idx", "destination=? AND partition=? AND available_at<?"),
+        ("find_due", "due_idx", "destination=? AND partition=? AND available_at>? AND available_at<?"),
         ("next_due", "due_idx", "destination=? AND partition=?"),
-        ("read_key", "blocked_idx", "destination=? AND partition=? AND key=? AND id>?"),
+        ("find_blocked", "blocked_idx", "destination=? AND partition=? AND key=?"),
         ("blocked_keys", "blocked_idx", "destination=? AND partition=? AND key>?"),
     ],
 )
@@ -190,7 +189,17 @@ def test_a_hot_statement_seeks_in_its_index(path: Path, name: str, index: str, s
 
 
 @pytest.mark.parametrize(
-    "name", ["read", "keep_delivered", "close_delivered", "park", "failure_wait", "failure_close", "claimed_messages"]
+    "name",
+    [
+        "read",
+        "read_due",
+        "keep_delivered",
+        "close_delivered",
+        "park",
+        "failure_wait",
+        "failure_close",
+        "claimed_messages",
+    ],
 )
 def test_messages_in_hand_are_found_by_their_ids(path: Path, name: str) -> None:
     assert "SEARCH pillarbox_outbox USING INTEGER PRIMARY KEY (rowid=?)" in plan(path, name)

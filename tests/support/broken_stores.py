@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,16 @@ from pillarbox.contracts.store import (
     BulkResult,
     Claim,
     Cursor,
+    DueMark,
+    DueMessage,
     FailedOutcome,
     Fence,
+    IdleLanes,
     InboxSelection,
+    KeyMessages,
     Lane,
     Order,
+    QuietLanes,
     ReadResult,
     RecoveredClaim,
     RelayInfo,
@@ -50,11 +55,20 @@ class FenceWithoutEpoch(MemoryStore):
             raise Fenced(fence.destination, lost)
 
 
+class SettlesUnderAnyEpoch(MemoryStore):
+    """Checks the epoch when it claims, and only the owner when it settles."""
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        lanes = {partition: self._data.lanes.get((fence.destination, partition)) for partition in fence.epochs}
+        epochs = {partition: 0 if lane is None else lane.epoch for partition, lane in lanes.items()}
+        return await super().settle(Fence(fence.relay_id, fence.destination, epochs), settlement)
+
+
 class FenceAfterWriting(MemoryStore):
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         for row in self._open_in_fence(fence, settlement.delivered):
             self._deliver(row)
-        await super().settle(fence, settlement)
+        return await super().settle(fence, settlement)
 
 
 class FenceNamesEveryLane(MemoryStore):
@@ -68,13 +82,14 @@ class FenceNamesEveryLane(MemoryStore):
 class FenceWithoutLock(MemoryStore):
     """Checks, lets others in, then writes."""
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         self._check_fence(fence)
         await asyncio.sleep(0)
         for id in settlement.delivered:
             if (row := self._data.open.get(id)) is not None:
                 self._deliver(row)
         self._trim_claims(fence.relay_id, settlement)
+        return ()
 
 
 class SettlesOutsideItsLanes(MemoryStore):
@@ -83,8 +98,21 @@ class SettlesOutsideItsLanes(MemoryStore):
 
 
 class SettlesByIdAlone(MemoryStore):
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
-        await super().settle(fence, replace(settlement, message_ids={}))
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        return await super().settle(fence, replace(settlement, message_ids={}))
+
+
+class SettlesWhatLeftItsClaims(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        await super().settle(fence, replace(settlement, finished=(), touched=()))
+        self._trim_claims(fence.relay_id, settlement)
+        return ()
+
+
+class HidesWhatLeftItsClaims(MemoryStore):
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        await super().settle(fence, settlement)
+        return ()
 
 
 # --- reading
@@ -93,6 +121,46 @@ class SettlesByIdAlone(MemoryStore):
 class NoLateRows(MemoryStore):
     def _is_late(self, row: Message, cursor: Cursor) -> bool:
         return False
+
+
+class PeeksForOthers(MemoryStore):
+    def _has_something(self, destination: str, lanes: IdleLanes) -> bool:
+        return super()._has_something("orders", lanes)
+
+
+class PeeksPastLateRows(MemoryStore):
+    def _has_something(self, destination: str, lanes: IdleLanes) -> bool:
+        return super()._has_something(destination, replace(lanes, cursor=replace(lanes.cursor, snapshot=None)))
+
+
+class PeeksPastWhatIsDue(MemoryStore):
+    def _is_due(self, row: Message) -> bool:
+        return False
+
+
+class PeeksPastEverything(MemoryStore):
+    """Moves its marks above what is not written yet, and forgets of which snapshot they are."""
+
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        quiet = await super().peek(idle)
+        low = dict.fromkeys(range(64), 1_000)
+        return {name: replace(one, cursor=replace(one.cursor, low=low, snapshot=None)) for name, one in quiet.items()}
+
+
+class PeeksWithoutSnapshot(MemoryStore):
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        quiet = await super().peek(idle)
+        return {name: replace(one, cursor=replace(one.cursor, snapshot=None)) for name, one in quiet.items()}
+
+
+class PeeksPastBlockedKeys(MemoryStore):
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        return {name: replace(one, has_blocked=False) for name, one in (await super().peek(idle)).items()}
+
+
+class NothingIsEverQuiet(MemoryStore):
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        return {}
 
 
 class _WithoutXip(Snapshot, frozen=True):
@@ -150,18 +218,26 @@ class ReadsNothingLarge(MemoryStore):
         return replace(reading, messages=fitting)
 
 
-class ReadsDueOfAnySize(MemoryStore):
-    async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = (), **more: Any
-    ) -> Sequence[Message]:
-        return await super().read_due(destination, partitions=partitions, limit=limit, skip=skip)
+class FindsDueOfAnySize(MemoryStore):
+    async def find_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, after: DueMark | None = None, **more: Any
+    ) -> Sequence[DueMessage]:
+        return await super().find_due(destination, partitions=partitions, limit=limit, after=after)
 
 
 class ReadsKeysOfAnySize(MemoryStore):
-    async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int, **more: Any
-    ) -> Sequence[Message]:
-        return await super().read_key(destination, partition=partition, key=key, after=after, limit=limit)
+    async def read_keys(
+        self, destination: str, keys: Sequence[tuple[int, str]], *, key_limit: int, limit: int, **more: Any
+    ) -> Sequence[KeyMessages]:
+        return await super().read_keys(destination, keys, key_limit=key_limit, limit=limit)
+
+
+class CallsCutKeysComplete(MemoryStore):
+    async def read_keys(
+        self, destination: str, keys: Sequence[tuple[int, str]], *, key_limit: int, limit: int, **more: Any
+    ) -> Sequence[KeyMessages]:
+        found = await super().read_keys(destination, keys, key_limit=key_limit, limit=limit, **more)
+        return [replace(one, complete=True) for one in found]
 
 
 class SkipsLateRowsToo(MemoryStore):
@@ -297,20 +373,24 @@ class ReusesIds(MemoryData):
         self.transactions = _ReusingTransactions(self)
 
 
-class ReadsDueById(MemoryStore):
-    async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = (), **more: Any
-    ) -> Sequence[Message]:
-        due = await super().read_due(destination, partitions=partitions, limit=limit, skip=skip, **more)
+class FindsDueById(MemoryStore):
+    async def find_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, after: DueMark | None = None, **more: Any
+    ) -> Sequence[DueMessage]:
+        due = await super().find_due(destination, partitions=partitions, limit=limit, after=after, **more)
         return sorted(due, key=lambda message: message.id)
 
 
-class SkipsAfterTheLimit(MemoryStore):
-    async def read_due(
-        self, destination: str, *, partitions: Sequence[int], limit: int, skip: Sequence[int] = (), **more: Any
-    ) -> Sequence[Message]:
-        due = await super().read_due(destination, partitions=partitions, limit=limit, **more)
-        return [message for message in due if message.id not in skip]
+class FindsDueFromTheStart(MemoryStore):
+    async def find_due(
+        self, destination: str, *, partitions: Sequence[int], limit: int, after: DueMark | None = None, **more: Any
+    ) -> Sequence[DueMessage]:
+        return await super().find_due(destination, partitions=partitions, limit=limit, **more)
+
+
+class ReadsWhatIsNotDue(MemoryStore):
+    def _is_due(self, row: Message) -> bool:
+        return row.waits in (Waits.RETRY, Waits.DEFERRED)
 
 
 class BlockedForgetsHeld(MemoryStore):
@@ -334,11 +414,8 @@ class BlockedTellsTheLast(MemoryStore):
 
 
 class ReadsEveryKey(MemoryStore):
-    async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int, **more: Any
-    ) -> Sequence[Message]:
-        blocked = self._rows_in_lanes(destination, [partition], (Waits.RETRY, Waits.PARKED, Waits.HELD))
-        return [row for row in blocked if row.id > after][:limit]
+    def _rows_of_key(self, destination: str, partition: int, key: str) -> list[Message]:
+        return list(self._rows_in_lanes(destination, [partition], (Waits.RETRY, Waits.PARKED, Waits.HELD)))
 
 
 class CallsCutLanesComplete(MemoryStore):
@@ -375,23 +452,31 @@ class ParksAgain(MemoryStore):
         return revisions
 
 
+class ParkForgetsTheError(MemoryStore):
+    def _record_failure(self, row: Message, failure: FailedOutcome, *, by: UUID) -> None:
+        super()._record_failure(row, failure, by=by)
+        if failure.waits is Waits.PARKED and (parked := self._data.open.get(row.id)) is not None:
+            self._data.open.put(replace(parked, last_error=failure.error))
+
+
 class TouchedClaimsAreFinished(MemoryStore):
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
-        await super().settle(fence, replace(settlement, finished=[*settlement.finished, *settlement.touched]))
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        return await super().settle(fence, replace(settlement, finished=[*settlement.finished, *settlement.touched]))
 
 
 class SettlesWhatIsClosed(MemoryStore):
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
-        await super().settle(fence, settlement)
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        unclaimed = await super().settle(fence, settlement)
         for id in settlement.delivered:
             if (row := self._data.history.get(id)) is not None:
                 self._data.history[id] = replace(row, state=State.DELIVERED)
+        return unclaimed
 
 
 class TakesAnyTrouble(MemoryStore):
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         right = [trouble for trouble in settlement.failures if _is_outcome(trouble)]
-        await super().settle(fence, replace(settlement, failures=right))
+        return await super().settle(fence, replace(settlement, failures=right))
 
 
 def _is_outcome(trouble: FailedOutcome) -> bool:
@@ -433,6 +518,30 @@ class TakeWithoutLock(MemoryStore):
         await asyncio.sleep(0)
         lanes = [self._take_lane(relay_id, destination, partition) for partition in free]
         return lanes, self._recover_claims(relay_id, lanes, claim_number)
+
+
+class TakePassesOverLockedClaims(MemoryStore):
+    """Recovers nothing of the claims that another takeover recovers at the same moment."""
+
+    _under_way = 0
+
+    async def take(
+        self, relay_id: UUID, destination: str, *, partitions: Sequence[int], lease: timedelta, claim_number: int
+    ) -> Taken:
+        kind = TakePassesOverLockedClaims
+        kind._under_way += 1
+        try:
+            await asyncio.sleep(0)
+            return await super().take(
+                relay_id, destination, partitions=partitions, lease=lease, claim_number=claim_number
+            )
+        finally:
+            kind._under_way -= 1
+
+    def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
+        if TakePassesOverLockedClaims._under_way > 1:
+            return ()
+        return super()._recover_claims(relay_id, lanes, claim_number)
 
 
 class TakeKeepsTheEpoch(MemoryStore):
@@ -647,6 +756,52 @@ class PurgesTheWholeJournal(MemoryStore):
         return super()._delete_closed(rows)
 
 
+class RestoresWithOldTimes(MemoryStore):
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        restored = await super().restore(messages, by=by)
+        times = {(one.message_id, one.destination): one.status_at for one in messages}
+        for row in list(self._data.history.values()):
+            self._data.put(replace(row, status_at=times.get((row.message_id, row.destination), row.status_at)))
+        return restored
+
+
+class RestoresWhatIsOpen(MemoryStore):
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        for message in messages:
+            self._data.open.drop(message.id)
+        return await super().restore(messages, by=by)
+
+
+class RestoresUnderAnyId(MemoryStore):
+    """Takes the ids of another database for its own."""
+
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        counter = self._data.transactions
+        before, counter._last_id = counter._last_id, 2**50
+        try:
+            return await super().restore(messages, by=by)
+        finally:
+            counter._last_id = before
+
+
+class RestoresSilently(MemoryStore):
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        restored = await super().restore(messages, by=by)
+        self._data.journal = [line for line in self._data.journal if line.action != Action.RESTORED]
+        return restored
+
+
+class RemembersTriesBeforeARedrive(MemoryStore):
+    async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
+        now = self._clock.now()
+        tries = [one for one in reversed(self._data.journal) if one.action == Action.TRIED]
+        return {
+            one.message_id: now - one.at
+            for one in tries
+            if one.message_id is not None and one.message_id in message_ids and one.destination == destination
+        }
+
+
 class PurgesAnyInboxRow(MemoryStore):
     async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         self._data.inbox = {key: replace(row, status="done") for key, row in self._data.inbox.items()}
@@ -698,10 +853,10 @@ class CountsRepeats(MemoryStore):
 
 
 class CountsBeforeTheFence(MemoryStore):
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         for _ in settlement.failures:
             self._count(fence.destination, "retried")
-        await super().settle(fence, settlement)
+        return await super().settle(fence, settlement)
 
 
 class MeasuresFromWriting(MemoryData):

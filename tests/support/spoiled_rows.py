@@ -299,7 +299,7 @@ def _split(script: str) -> Sequence[str]:
 def insert_into_mariadb(cursor: Any, names: Names, message: Message, fault: Fault) -> bool:
     marks = {column: f"%({column})s" for column in COLUMNS}
     sql = _build_insert(names.table("outbox", quote="`"), fault, marks, quote="`")
-    with suppress(pymysql.err.IntegrityError, pymysql.err.OperationalError, pymysql.err.DataError):
+    with suppress(pymysql.IntegrityError, pymysql.OperationalError, pymysql.DataError):
         cursor.execute(sql, _values(message))
         return True
     return False

@@ -59,9 +59,7 @@ def test_postgresql_is_told_by_its_state(make: Callable[[str], Exception], state
     assert classify_error(make(state)) is expected
 
 
-@pytest.mark.parametrize(
-    "make", [pymysql.err.OperationalError, asyncmy.errors.OperationalError, aiomysql.OperationalError]
-)
+@pytest.mark.parametrize("make", [pymysql.OperationalError, asyncmy.errors.OperationalError, aiomysql.OperationalError])
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
@@ -103,10 +101,10 @@ def sqlalchemy_error(inner: BaseException) -> Exception:
     ("error", "expected"),
     [
         (sqlalchemy_error(psycopg.OperationalError("the connection is lost")), OUTAGE),
-        (sqlalchemy_error(pymysql.err.OperationalError(2013, "lost")), OUTAGE),
-        (sqlalchemy_error(pymysql.err.IntegrityError(1062, "twice")), FAILURE),
+        (sqlalchemy_error(pymysql.OperationalError(2013, "lost")), OUTAGE),
+        (sqlalchemy_error(pymysql.IntegrityError(1062, "twice")), FAILURE),
         (wrapped(django.db.utils.OperationalError("lost"), psycopg.OperationalError("lost")), OUTAGE),
-        (wrapped(django.db.utils.OperationalError("deadlock"), pymysql.err.OperationalError(1213, "")), CONFLICT),
+        (wrapped(django.db.utils.OperationalError("deadlock"), pymysql.OperationalError(1213, "")), CONFLICT),
         (wrapped(django.db.utils.IntegrityError("twice"), psycopg.errors.UniqueViolation("twice")), FAILURE),
         (django.db.utils.InterfaceError("connection already closed"), OUTAGE),
         (wrapped(NotInTransaction("rolled back"), asyncpg_error("40001")), CONFLICT),
@@ -119,7 +117,7 @@ def sqlalchemy_error(inner: BaseException) -> Exception:
         (asyncpg.exceptions.DataError("invalid input for query argument $1: 'a' (an integer is required)"), FAILURE),
         (asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"), OUTAGE),
         (psycopg.OperationalError("the connection is closed"), OUTAGE),
-        (pymysql.err.InterfaceError(0, ""), OUTAGE),
+        (pymysql.InterfaceError(0, ""), OUTAGE),
         (aiomysql.InterfaceError("(0, 'Not connected')"), OUTAGE),
         (StoreUnavailable("gone"), OUTAGE),
         (ValueError("no"), FAILURE),
@@ -204,7 +202,7 @@ def test_postgresql_states_that_a_consumer_waits_for_are_waited_for_by_the_store
 
 def test_numbers_that_a_consumer_waits_for_are_waited_for_by_the_mariadb_store() -> None:
     for number in range(1000, 5000):
-        error = pymysql.err.OperationalError(number, "as told")
+        error = pymysql.OperationalError(number, "as told")
         waits = isinstance(map_mariadb(error), StoreUnavailable)
         # In the store's own tables a key that is there already is a conflict, and any error of the client ends its
         # connection. In a handler both are the handler's.

@@ -138,6 +138,21 @@ def test_near_failure_is_a_share_of_the_destinations_attempts(
     assert NearFailure(attempts={"billing": attempts}).threshold("mail") == 3
 
 
+async def test_claims_older_than_the_threshold_are_listed_as_stuck_with_their_messages() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    with store.transaction() as tx:
+        memory_writer(tx).insert(Insert(names=Names(), messages=[sample(key=NEAR), sample(key=FAR)]))
+    fence = await own(store, LANE, OTHER)
+    old, young = await store.find(Selection(), limit=10)
+    await store.claim(fence, Claim(1, [old.id]))
+    clock.advance(15 * MINUTE)
+    await store.claim(fence, Claim(2, [young.id]))
+    stuck = (await Monitor(store).status()).stuck
+    assert [(claim.relay_id, list(claim.message_ids)) for claim in stuck] == [(fence.relay_id, [old.id])]
+    assert list((await Monitor(store, stuck_after=16 * MINUTE).status()).stuck) == []
+
+
 async def test_near_failure_lists_those_with_most_attempts_first() -> None:
     store = MemoryStore()
     with store.transaction() as tx:
@@ -276,6 +291,8 @@ def test_the_worst_comes_first() -> None:
 def test_thresholds_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="below its warning"):
         Thresholds(oldest_warning=timedelta(hours=1))
+    with pytest.raises(ConfigError, match="below its warning"):
+        Thresholds(backlog_warning=10_001)
     with pytest.raises(ConfigError, match="between 0 and 1"):
         Thresholds(retry_rate=10.0)
     with pytest.raises(ConfigError, match="near_failure"):

@@ -23,7 +23,7 @@ def _imitate_mysqlclient() -> type[Exception]:
 
 
 DRIVERS: dict[str, type[Exception]] = {
-    "pymysql": pymysql.err.OperationalError,
+    "pymysql": pymysql.OperationalError,
     "aiomysql": import_module("aiomysql").OperationalError,
     "asyncmy": asyncmy.errors.OperationalError,
     "mysqlclient": _imitate_mysqlclient(),
@@ -59,12 +59,12 @@ def test_what_the_handler_did_wrong_is_its_failure(driver: str, number: int) -> 
 @pytest.mark.parametrize("number", sorted({*KILLED, *UNAVAILABLE, *CONFLICTS, *LOCK_TIMEOUTS}))
 def test_a_store_tries_again(number: int) -> None:
     with pytest.raises(StoreUnavailable), map_errors():
-        raise pymysql.err.OperationalError(number, "it was ended")
+        raise pymysql.OperationalError(number, "it was ended")
 
 
 @pytest.mark.parametrize("number", sorted(CONNECTION_ENDED))
 def test_a_store_does_not_use_a_connection_again_that_was_ended(number: int) -> None:
-    assert _is_connection_lost(pymysql.err.OperationalError(number, "it was ended"))
+    assert _is_connection_lost(pymysql.OperationalError(number, "it was ended"))
 
 
 @pytest.mark.parametrize("function", ["sha1(", "sha(", "md5(", "password(", "encode(", "decode("])

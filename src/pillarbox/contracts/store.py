@@ -6,11 +6,11 @@ three. `StoreContract` in `pillarbox.testing` checks every promise below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -29,18 +29,23 @@ __all__ = [
     "Claim",
     "Count",
     "Cursor",
+    "DueMark",
+    "DueMessage",
     "FailedOutcome",
     "Fence",
+    "IdleLanes",
     "InboxCount",
     "InboxFailure",
     "InboxSelection",
     "JournalEntry",
+    "KeyMessages",
     "Lane",
     "MonitorStore",
     "OpenClaim",
     "OperatorStore",
     "Order",
     "Pause",
+    "QuietLanes",
     "ReadResult",
     "RecoveredClaim",
     "Registry",
@@ -145,34 +150,60 @@ class RelayStore(AnyStore, Protocol):
         come, and the mark of a lane that was read to its end stands above them.
         """
 
-    async def read_due(
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        """Look into the lanes of many destinations at once; return the destinations that have nothing to read.
+
+        Quiet is a destination of which, in these lanes, `read` would return no message from its cursor, neither fresh
+        nor late, and `find_due` would find none. It comes with the cursor to read from next time, which passes over
+        nothing either. One that is not returned may have something, or its cursor is of another connection: its lanes
+        must be read. The cost in round trips does not grow with the number of destinations. Changes nothing.
+        """
+
+    async def find_due(
         self,
         destination: str,
         *,
         partitions: Sequence[int],
         limit: int,
-        skip: Sequence[int] = (),
+        after: DueMark | None = None,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        """Read deferred and retrying messages that are due, longest due first, without the ids in `skip`."""
+    ) -> Sequence[DueMessage]:
+        """Find deferred and retrying messages that are due, longest due first, beyond the mark.
 
-    async def read_key(
+        `max_bytes` counts their payloads, though none is fetched. What comes due while one read follows the other may
+        stand before the mark: that is found by the next search from the start.
+        """
+
+    async def read_due(self, destination: str, ids: Sequence[int]) -> Sequence[Message]:
+        """Read due messages that were found, by id. What waits no more, or is not due any more, does not come."""
+
+    async def read_keys(
         self,
         destination: str,
+        keys: Sequence[tuple[int, str]],
         *,
-        partition: int,
-        key: str,
-        after: int,
+        key_limit: int,
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        """Read the blocked messages of one key (`retry`, `parked`, `held`), by id, above `after`."""
+    ) -> Sequence[KeyMessages]:
+        """Read the blocked messages (`retry`, `parked`, `held`) of these keys, each given with its partition.
+
+        The keys come in their order, each with its first `key_limit` messages by id. The limits of the whole read end
+        it in the middle of a key, or before one: what is not reached does not come.
+        """
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         """List each key with a blocked message, once. Costs one probe per key, however many wait behind it."""
 
     async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
         """Return when the next deferred or retrying message of these lanes is due; None if there is none."""
+
+    async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
+        """Return for how long messages have been tried without spending an attempt, whichever relay tried them.
+
+        It begins with the first such try in the journal after a person last had the message sent again. A message that
+        was not tried so is left out.
+        """
 
     # --- claims: every write is fenced ---
 
@@ -189,12 +220,16 @@ class RelayStore(AnyStore, Protocol):
         alone, or the claim sees the new revision.
         """
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         """Record outcomes: delivered messages close, failed ones close or wait, ids leave their claims.
 
-        `Fenced` as in `claim`. A message that is no longer open is left alone, so repeating is harmless. A row that has
+        `Fenced` as in `claim`. A message that is no longer open, or in none of the claims that the settlement names, is
+        left alone, so repeating is harmless, also after an operator redrove or put off the message. A row that has
         another message under its id than `settlement.message_ids` names is left alone too. Failures are durable when
         this returns; a delivery may be lost by a crash of the database, which costs a repeat.
+
+        Returns the ids of outcomes that are in none of the named claims: an earlier try has recorded them, or a crash
+        of the database lost the claims. Such a message may be open, as it was before it was claimed.
         """
 
     # --- membership ---
@@ -236,6 +271,14 @@ class RelayStore(AnyStore, Protocol):
 
     async def forget(self, *, stale_after: timedelta) -> int:
         """Remove relays that expired this long ago, and claims whose relay is gone and whose lanes are free."""
+
+    async def mark_lanes(self, relay_id: UUID) -> None:
+        """Note how far this relay's lanes are done with, so that a first read of them can begin there.
+
+        Called now and then. It changes no answer: a store may skip ids that no fresh message has, nor can ever have,
+        because every transaction that could bring one has ended. A store that reads a lane's start for nothing does
+        nothing here.
+        """
 
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
         """Call `wake` soon after a writer committed, as far as the store can tell, while the block runs.
@@ -291,7 +334,10 @@ class OperatorStore(AnyStore, Protocol):
     # --- retention ---
 
     async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
-        """Delete closed messages of that state, oldest first, with their journal."""
+        """Delete closed messages of that state that are older, with their journal; return how many.
+
+        The oldest of a destination go first; delivered ones may go in the order of their ids. 0: none is left.
+        """
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
         """Delete these closed messages: an archive has taken them."""
@@ -304,6 +350,17 @@ class OperatorStore(AnyStore, Protocol):
 
     async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
         """Delete counters of minutes that began this long ago."""
+
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        """Put closed messages of an archive back into history; return how many were not there.
+
+        A message that is there, open or closed, under the same message id and destination is left alone, so repeating
+        is harmless. The others are in their old state again, with their attempts, error, payload and times, except
+        that they count as closed now: their retention begins anew. The journal says when they were closed.
+
+        They keep their ids where these are free and below the highest that the store has given. Others get one above
+        2^52, in the same order, and a new one when they are sent again: the store's counter must never meet them.
+        """
 
     # --- inboxes ---
 
@@ -400,16 +457,21 @@ class Cursor(msgspec.Struct, frozen=True):
     session: object = None
     skip: Sequence[str] = ()
     """Keys whose fresh messages are left out. Late ones of them still come."""
+    whole: frozenset[int] = frozenset()
+    """Lanes to read from their very start, whatever `mark_lanes` noted."""
 
     def skip_keys(self, keys: Sequence[str]) -> Cursor:
         """Leave these keys out next time: the reader has enough of them, and knows where the rest begins."""
-        return Cursor(self.low, self.snapshot, self.session, keys)
+        return Cursor(self.low, self.snapshot, self.session, keys, self.whole)
 
-    def restart(self, partitions: Iterable[int]) -> Cursor:
-        """Read these lanes from their start next time: after messages were given back, or as the safety net."""
-        again = set(partitions)
+    def restart(self, partitions: Iterable[int], *, whole: Iterable[int] = ()) -> Cursor:
+        """Read these lanes from their start next time: after messages were given back, or as the safety net.
+
+        `whole` are lanes to read from their very start, as a safety net for the marks of `mark_lanes` too.
+        """
+        again = {*partitions, *whole}
         low = {partition: mark for partition, mark in self.low.items() if partition not in again}
-        return Cursor(low, self.snapshot, self.session)
+        return Cursor(low, self.snapshot, self.session, (), frozenset(whole))
 
 
 class ReadResult(msgspec.Struct, frozen=True):
@@ -419,6 +481,54 @@ class ReadResult(msgspec.Struct, frozen=True):
     cursor: Cursor
     complete: frozenset[int] = frozenset()
     """Lanes that were read to their end: none of their fresh messages was left for a later read."""
+
+
+class IdleLanes(msgspec.Struct, frozen=True):
+    """Lanes of one destination in which nothing was found, and the cursor of the last read of all of them."""
+
+    partitions: Sequence[int]
+    cursor: Cursor
+
+
+class QuietLanes(msgspec.Struct, frozen=True):
+    """Lanes of one destination that have nothing to read."""
+
+    cursor: Cursor
+    has_blocked: bool
+    """`blocked_keys` may list a key of them."""
+
+
+class DueMark(NamedTuple):
+    """Place in the order of due messages."""
+
+    available_at: datetime | None
+    """None is before every time: the row has a time that Python cannot hold."""
+    id: int
+
+
+class DueMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that is due, as far as it must be known to decide whether to read it."""
+
+    id: int
+    partition: int
+    key: str | None
+    """None also where the row has something that is no key, or no key of its lane: that orders nothing."""
+    waits: Waits
+    available_at: datetime | None
+    size: int
+    """Bytes of its payload."""
+
+    @property
+    def mark(self) -> DueMark:
+        return DueMark(self.available_at, self.id)
+
+
+class KeyMessages(msgspec.Struct, frozen=True):
+    """The first blocked messages of one key, by id."""
+
+    messages: Sequence[Message]
+    complete: bool
+    """No more of them wait."""
 
 
 class BlockedKey(msgspec.Struct, frozen=True):
@@ -475,6 +585,8 @@ class RelayInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     lease: timedelta | None = None
     """How long it asked to count as alive. None in a row that an older release wrote."""
+    labels: Mapping[str, str] = {}
+    """What its settings say about it: a team, a region. In a row that others wrote, what can be read of them."""
 
 
 class Registry(msgspec.Struct, frozen=True):
@@ -559,12 +671,34 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     returned: Sequence[int] = ()
     """Given back untouched: out of the claim, nothing else changes."""
     finished: Sequence[int] = ()
-    """Numbers of the claims that have nothing left in them."""
+    """Numbers of the claims that have nothing left in them.
+
+    A settlement that names claims, here or below, reaches only messages that are in them. One that arrives a second
+    time, because its answer was lost, finds them gone, and changes nothing that an operator did since.
+    """
     touched: Sequence[int] = ()
     """Numbers of the claims that keep something: the ids above are taken out of them."""
     message_ids: Mapping[int, UUID] = {}
     """The message that was sent under each id. A row that has another one is left alone: the database lost commits, and
     gave the id to a later message. An id that is missing here goes by itself."""
+
+    @property
+    def claims(self) -> Sequence[int]:
+        """Numbers of all claims that it names."""
+        return [*self.finished, *self.touched]
+
+    def list_unclaimed(self, claimed: Collection[int]) -> list[int]:
+        """Return the ids of outcomes whose messages are not in its claims any more."""
+        ids = [*self.delivered, *(failure.message_id for failure in self.failures)]
+        return [id_ for id_ in ids if id_ not in claimed]
+
+    def narrow(self, claimed: Collection[int]) -> Settlement:
+        """Return the settlement without the outcomes of messages that are not in its claims any more."""
+        return msgspec.structs.replace(
+            self,
+            delivered=[id_ for id_ in self.delivered if id_ in claimed],
+            failures=[failure for failure in self.failures if failure.message_id in claimed],
+        )
 
 
 # --- actions of operators ---
@@ -586,6 +720,7 @@ class Action(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     PURGED = "purged"
+    RESTORED = "restored"
 
 
 _WAITS_ACTIONS: Final = {Waits.RETRY: Action.ATTEMPT_FAILED, Waits.HELD: Action.HELD, Waits.DEFERRED: Action.DEFERRED}

@@ -119,6 +119,12 @@ class Schema(Protocol):
     async def downgrade(self, *, target: int) -> Plan:
         """Take the tables back to an older version; 0 removes everything, messages included."""
 
+    async def change_lookups(self, *, wanted: bool) -> Sequence[str]:
+        """Create the optional indexes for lookups, or drop them; return the names of those that changed.
+
+        `ConfigError` where a store has none that are optional.
+        """
+
     async def verify(self) -> Sequence[Difference]:
         """List how the tables differ from what their version should have. Changes nothing.
 

@@ -28,16 +28,21 @@ from pillarbox.contracts.store import (
     Claim,
     Count,
     Cursor,
+    DueMark,
+    DueMessage,
     FailedOutcome,
     Fence,
+    IdleLanes,
     InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
+    KeyMessages,
     Lane,
     OpenClaim,
     Order,
     Pause,
+    QuietLanes,
     ReadResult,
     RecoveredClaim,
     Registry,
@@ -52,18 +57,24 @@ from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Inser
 from pillarbox.errors import Fenced, NotInTransaction, StoreUnavailable
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.rules import (
+    MOVED_IDS,
     Keep,
     add_strikes,
     attach_messages,
     build_inbox_counts,
     build_inbox_entry,
+    choose_ids,
     cut_by_bytes,
+    describe_closing,
     eligible_states,
     explain_empty_batch,
     group_by_strikes,
     list_purged_statuses,
+    matches,
+    select_missing,
 )
 from pillarbox.stores.statistics import classify_failure, count_deliveries
+from pillarbox.stores.waiting import split_by_key
 
 __all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
 
@@ -137,6 +148,24 @@ class MemoryStore:
         ends = {lane: rows[-1].id for lane, rows in zip(partitions, above, strict=True) if rows and lane in complete}
         return ReadResult(messages, replace(advanced, low={**advanced.low, **ends}), complete)
 
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        return {
+            destination: QuietLanes(
+                self._advance(lanes.cursor, lanes.partitions, ()),
+                has_blocked=bool(self._rows_in_lanes(destination, lanes.partitions, _BLOCKING)),
+            )
+            for destination, lanes in idle.items()
+            if lanes.cursor.session is self._session and not self._has_something(destination, lanes)
+        }
+
+    def _has_something(self, destination: str, lanes: IdleLanes) -> bool:
+        cursor = lanes.cursor
+        fresh = self._rows_in_lanes(destination, lanes.partitions, (None,))
+        timed = self._rows_in_lanes(destination, lanes.partitions, _TIMED)
+        return any(row.id > cursor.low.get(row.partition, 0) or self._is_late(row, cursor) for row in fresh) or any(
+            map(self._is_due, timed)
+        )
+
     def _is_late(self, row: Message, cursor: Cursor) -> bool:
         """Return whether the row is below the mark, and was invisible when the mark passed it."""
         passed = row.id <= cursor.low.get(row.partition, 0)
@@ -150,32 +179,50 @@ class MemoryStore:
             low[message.partition] = max(message.id, low.get(message.partition, 0))
         return Cursor(low, self._data.transactions.snapshot(), self._session)
 
-    async def read_due(
+    async def find_due(
         self,
         destination: str,
         *,
         partitions: Sequence[int],
         limit: int,
-        skip: Sequence[int] = (),
+        after: DueMark | None = None,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        now, skipped = self._clock.now(), set(skip)
+    ) -> Sequence[DueMessage]:
         timed = self._rows_in_lanes(destination, partitions, _TIMED)
-        due = [row for row in timed if _known(row.available_at) <= now and row.id not in skipped]
-        return cut_by_bytes(sorted(due, key=_BY_TIME)[:limit], max_bytes)
+        due = sorted(filter(self._is_due, timed), key=_BY_TIME)
+        beyond = [row for row in due if after is None or _BY_TIME(row) > after]
+        return [
+            DueMessage(row.id, row.partition, row.key, row.waits, row.available_at, len(row.payload))
+            for row in cut_by_bytes(beyond[:limit], max_bytes)
+            if row.waits is not None
+        ]
 
-    async def read_key(
+    async def read_due(self, destination: str, ids: Sequence[int]) -> Sequence[Message]:
+        rows = [row for message_id in sorted(ids) if (row := self._data.open.get(message_id)) is not None]
+        return [row for row in rows if row.destination == destination and self._is_due(row)]
+
+    def _is_due(self, row: Message) -> bool:
+        return row.waits in _TIMED and _known(row.available_at) <= self._clock.now()
+
+    async def read_keys(
         self,
         destination: str,
+        keys: Sequence[tuple[int, str]],
         *,
-        partition: int,
-        key: str,
-        after: int,
+        key_limit: int,
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        blocked = self._rows_in_lanes(destination, [partition], _BLOCKING)
-        return cut_by_bytes([row for row in blocked if row.key == key and row.id > after][:limit], max_bytes)
+    ) -> Sequence[KeyMessages]:
+        found = [
+            ((row.partition, key), row)
+            for partition, key in keys
+            for row in self._rows_of_key(destination, partition, key)[:key_limit]
+        ][:limit]
+        fitting = cut_by_bytes([row for _, row in found], max_bytes)
+        return split_by_key(keys, found[: len(fitting)], key_limit=key_limit, limit=limit, max_bytes=max_bytes)
+
+    def _rows_of_key(self, destination: str, partition: int, key: str) -> list[Message]:
+        return [row for row in self._rows_in_lanes(destination, [partition], _BLOCKING) if row.key == key]
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         fronts: dict[tuple[int, str], Waits] = {}
@@ -194,6 +241,18 @@ class MemoryStore:
         rows = self._data.open
         return [row for lane in partitions for row in rows.in_lane(destination, lane) if row.waits in waits]
 
+    async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
+        firsts: dict[UUID, datetime] = {}
+        for entry in self._data.journal:
+            if entry.destination != destination or entry.message_id is None or entry.message_id not in message_ids:
+                continue
+            if entry.action in (Action.REDRIVEN, Action.REPLAYED):
+                firsts.pop(entry.message_id, None)
+            elif entry.action == Action.TRIED:
+                firsts.setdefault(entry.message_id, entry.at)
+        now = self._clock.now()
+        return {message_id: now - at for message_id, at in firsts.items()}
+
     # --- claims ---
 
     async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
@@ -207,10 +266,15 @@ class MemoryStore:
                 self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
         return {partition: self._data.revisions[fence.destination, partition] for partition in fence.epochs}
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         for failure in settlement.failures:
             failure.check()
         self._check_fence(fence)
+        unclaimed: list[int] = []
+        if settlement.claims:
+            claims = [self._data.claims.get((fence.relay_id, number)) for number in settlement.claims]
+            claimed = {id_ for claim in claims if claim is not None for id_ in claim.message_ids}
+            unclaimed, settlement = settlement.list_unclaimed(claimed), settlement.narrow(claimed)
         sent = settlement.message_ids
         delivered = [
             row
@@ -225,6 +289,7 @@ class MemoryStore:
                 if sent.get(row.id, row.message_id) == row.message_id and not self._is_recorded(row, failure):
                     self._record_failure(row, failure, by=fence.relay_id)
         self._trim_claims(fence.relay_id, settlement)
+        return unclaimed
 
     def _count_deliveries(self, destination: str, rows: Sequence[Message]) -> None:
         now = self._clock.now()
@@ -269,6 +334,7 @@ class MemoryStore:
         if self._keep == "off":
             self._data.open.drop(row.id)
             self._data.due_at.pop(row.id, None)
+            self._drop_journal({(row.message_id, row.destination)})
         elif self._keep == "no-payload":
             self._data.put(replace(closed, payload=b"", payload_kept=False))
         else:
@@ -411,6 +477,9 @@ class MemoryStore:
                 del self._data.claims[holder, number]
         self._data.relays.pop(relay_id, None)
 
+    async def mark_lanes(self, relay_id: UUID) -> None:
+        """Do nothing: no dead rows stand at the start of a lane."""
+
     async def forget(self, *, stale_after: timedelta) -> int:
         now = self._clock.now()
         stale = [id for id, relay in self._data.relays.items() if now - _known(relay.expires_at) >= stale_after]
@@ -479,9 +548,10 @@ class MemoryStore:
     def _reopen(self, message: Message, *, to: str | None = None) -> Message:
         """Let a message wait as a retry that is due. As a fresh one it would be missed: relays read past its id."""
         now = self._clock.now()
+        id_ = message.id if message.id < MOVED_IDS else self._data.transactions.draw_lone_id()
         return replace(
-            message, destination=to or message.destination, state=State.PENDING, waits=Waits.RETRY, available_at=now,
-            attempts=0, status_at=now,
+            message, id=id_, destination=to or message.destination, state=State.PENDING, waits=Waits.RETRY,
+            available_at=now, attempts=0, status_at=now,
         )  # fmt: skip
 
     def _change_messages(
@@ -497,7 +567,7 @@ class MemoryStore:
         after: Callable[[Message], None] | None = None,
     ) -> BulkResult:
         """Change the first of the selected messages in these states; `change` returns None to leave one alone."""
-        selected = [message for message in self._messages() if _matches(message, selection)]
+        selected = [message for message in self._messages() if matches(message, selection)]
         able = [(m, changed) for m in selected if m.state in states and (changed := change(m)) is not None][:limit]
         if not able:
             return self._refuse(action, selection)
@@ -506,9 +576,10 @@ class MemoryStore:
             if self._data.open.get(message.id) is not None:
                 self._data.revisions[message.destination, message.partition] += 1
                 self._data.remove_from_claims(message.id)
+            self._data.history.pop(message.id, None)
             self._data.put(changed)
             if after is not None:
-                after(message)
+                after(changed)
             self._record_operation(message, action, by=by, reason=reason)
         return BulkResult(len(kept), able[-1][0].id, len(able) - len(kept))
 
@@ -517,7 +588,7 @@ class MemoryStore:
             # The last page of several: what the earlier ones moved is no longer eligible, and that is no error.
             return BulkResult(0, selection.after)
         named = Selection(ids=selection.ids, message_ids=selection.message_ids)
-        found = [(message.id, message.state) for message in self._messages() if _matches(message, named)]
+        found = [(message.id, message.state) for message in self._messages() if matches(message, named)]
         return explain_empty_batch(selection, found, action)
 
     def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
@@ -537,12 +608,29 @@ class MemoryStore:
     async def purge_ids(self, ids: Sequence[int]) -> int:
         return self._delete_closed([row for id in set(ids) if (row := self._data.history.get(id)) is not None])
 
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        now, rows = self._clock.now(), list(self._messages())
+        missing = select_missing(messages, [(row.message_id, row.destination) for row in rows])
+        ids = choose_ids(missing, taken={row.id for row in rows}, highest=self._data.transactions.last_id)
+        for message, id_ in zip(missing, ids, strict=True):
+            self._data.put(replace(message, id=id_, waits=None, status_at=now))
+            self._data.journal.append(
+                JournalEntry(
+                    message_id=message.message_id, destination=message.destination, action=Action.RESTORED, at=now,
+                    by=by, detail=describe_closing(message),
+                )
+            )  # fmt: skip
+        return len(missing)
+
     def _delete_closed(self, rows: Sequence[Message]) -> int:
         gone = {(row.message_id, row.destination) for row in rows}
         for row in rows:
             del self._data.history[row.id]
-        self._data.journal[:] = [one for one in self._data.journal if (one.message_id, one.destination) not in gone]
+        self._drop_journal(gone)
         return len(rows)
+
+    def _drop_journal(self, gone: Collection[tuple[UUID, str]]) -> None:
+        self._data.journal[:] = [one for one in self._data.journal if (one.message_id, one.destination) not in gone]
 
     async def note(self, action: str, *, by: str, detail: str) -> None:
         now = self._clock.now()
@@ -657,7 +745,7 @@ class MemoryStore:
     async def find(
         self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
     ) -> Sequence[Message]:
-        found = [message for message in self._messages() if _matches(message, selection)]
+        found = [message for message in self._messages() if matches(message, selection)]
         if order is Order.ATTEMPTS:
             found.sort(key=attrgetter("attempts"), reverse=True)
         elif order is Order.NEWEST:
@@ -666,7 +754,7 @@ class MemoryStore:
         return found if payloads else [replace(message, payload=b"") for message in found]
 
     async def count(self, selection: Selection) -> int:
-        return sum(_matches(message, selection) for message in self._messages())
+        return sum(matches(message, selection) for message in self._messages())
 
     def _messages(self) -> Iterator[Message]:
         """Yield every message with the state that operators see, by id."""
@@ -758,28 +846,6 @@ def _apply_failure(row: Message, failure: FailedOutcome, now: datetime) -> Messa
         last_error=row.last_error if failure.error is None else failure.error,
         available_at=row.available_at if failure.state.is_closed else due_at,
         status_at=now,
-    )
-
-
-def _matches(message: Message, selection: Selection) -> bool:
-    """Return whether every condition that is set holds for the message, in the state that operators see."""
-    created_at, status_at = _known(message.created_at), _known(message.status_at)
-    return (
-        message.id > selection.after
-        and (selection.ids is None or message.id in selection.ids)
-        and (selection.message_ids is None or message.message_id in selection.message_ids)
-        and (selection.states is None or message.state in selection.states)
-        and selection.destination in (None, message.destination)
-        and selection.topic in (None, message.topic)
-        and selection.type in (None, message.type)
-        and selection.key in (None, message.key)
-        and selection.correlation_id in (None, message.correlation_id)
-        and (selection.error is None or selection.error.lower() in (message.last_error or "").lower())
-        and (not selection.tried or message.last_error is not None)
-        and (selection.min_attempts is None or message.attempts >= selection.min_attempts)
-        and (selection.since is None or created_at >= selection.since)
-        and (selection.until is None or created_at < selection.until)
-        and (selection.changed_before is None or status_at < selection.changed_before)
     )
 
 
@@ -1134,6 +1200,17 @@ class Transactions:
         """Return the next message id, for a row of this transaction. It is never drawn again, even after a rollback."""
         self._last_id += 1
         self._writers[self._last_id] = tx
+        return self._last_id
+
+    def draw_lone_id(self) -> int:
+        """Return the next message id, for a row that no writer wrote."""
+        tx = self.begin()
+        self.end(tx)
+        return self.draw_id(tx)
+
+    @property
+    def last_id(self) -> int:
+        """The highest message id that was drawn."""
         return self._last_id
 
     def writer(self, id: int) -> int:

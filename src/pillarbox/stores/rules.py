@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final, Literal, get_args
+from uuid import UUID
 
 from pillarbox.contracts.store import Action, BulkResult, Claim, InboxCount, JournalEntry, RecoveredClaim, Selection
 from pillarbox.errors import ConfigError, IllegalTransition, NoSuchMessage
 from pillarbox.message import Message, State
 
 __all__ = [
+    "MOVED_IDS",
     "Keep",
     "add_strikes",
     "build_inbox_counts",
     "build_inbox_entry",
     "check_keep",
+    "choose_ids",
     "cut_by_bytes",
     "cut_sizes",
+    "describe_closing",
     "eligible_states",
     "explain_empty_batch",
     "group_by_strikes",
+    "list_possible_ids",
     "list_purged_statuses",
+    "matches",
+    "select_missing",
 ]
 
 _MAX_STRIKES: Final = 1_000_000
@@ -183,3 +191,75 @@ def check_keep(keep: str) -> None:
     """Raise `ConfigError` for a value that is no `Keep`."""
     if keep not in get_args(Keep):
         raise ConfigError(f"keep is {keep!r}: write 'full', 'no-payload' or 'off'.")
+
+
+MOVED_IDS: Final = 2**52
+"""The least id of closed messages that cannot have their own. No counter gets there."""
+
+
+def select_missing(messages: Iterable[Message], known: Iterable[tuple[UUID, str]]) -> list[Message]:
+    """Return the messages that are not among the known message ids and destinations, each once, in id order."""
+    seen = set(known)
+    missing: list[Message] = []
+    for message in sorted(messages, key=lambda one: one.id):
+        if (identity := (message.message_id, message.destination)) not in seen:
+            seen.add(identity)
+            missing.append(message)
+    return missing
+
+
+def list_possible_ids(messages: Iterable[Message]) -> list[int]:
+    """List the ids that the messages could have in history: their own, and those that stand for them."""
+    return [id_ for message in messages for id_ in (message.id, _move_id(message.id))]
+
+
+def choose_ids(messages: Iterable[Message], *, taken: Collection[int], highest: int) -> list[int]:
+    """Choose the ids of restored messages. `highest` is the highest id that the counter of the store surely gave.
+
+    A higher one would be given to a new message some day, while the restored one is open again.
+    """
+    used = set(taken)
+    chosen: list[int] = []
+    for message in messages:
+        is_given = message.id <= highest or message.id >= MOVED_IDS
+        id_ = message.id if is_given and message.id not in used else _move_id(message.id)
+        while id_ in used:
+            id_ = MOVED_IDS + random.randrange(MOVED_IDS)  # noqa: S311 - only so that it is free
+        used.add(id_)
+        chosen.append(id_)
+    return chosen
+
+
+def _move_id(id_: int) -> int:
+    return MOVED_IDS + id_ % MOVED_IDS
+
+
+def describe_closing(message: Message) -> str:
+    """Say when a message that is restored was closed, for the journal."""
+    at = message.status_at or message.event_time
+    return f"{message.state.value} at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
+
+
+# --- selections ---
+
+
+def matches(message: Message, selection: Selection) -> bool:
+    """Return whether every condition that is set holds for a stored message, in the state that operators see."""
+    created_at, status_at = message.created_at, message.status_at
+    return (
+        message.id > selection.after
+        and (selection.ids is None or message.id in selection.ids)
+        and (selection.message_ids is None or message.message_id in selection.message_ids)
+        and (selection.states is None or message.state in selection.states)
+        and selection.destination in (None, message.destination)
+        and selection.topic in (None, message.topic)
+        and selection.type in (None, message.type)
+        and selection.key in (None, message.key)
+        and selection.correlation_id in (None, message.correlation_id)
+        and (selection.error is None or selection.error.lower() in (message.last_error or "").lower())
+        and (not selection.tried or message.last_error is not None)
+        and (selection.min_attempts is None or message.attempts >= selection.min_attempts)
+        and (selection.since is None or (created_at is not None and created_at >= selection.since))
+        and (selection.until is None or (created_at is not None and created_at < selection.until))
+        and (selection.changed_before is None or (status_at is not None and status_at < selection.changed_before))
+    )

@@ -156,5 +156,7 @@ _WAITS_COLUMNS: Final[Mapping[Waits, str]] = {Waits.HELD: "failed", Waits.RETRY:
 
 
 def classify_failure(failure: FailedOutcome) -> str | None:
-    """Return the column that counts this outcome; None if none does."""
+    """Return the column that counts this outcome; None if none does. What waits unsent was not retried."""
+    if failure.state is State.PENDING and not failure.tried:
+        return None
     return _STATE_COLUMNS.get(failure.state) or (None if failure.waits is None else _WAITS_COLUMNS.get(failure.waits))

@@ -17,6 +17,7 @@ import msgspec
 
 from pillarbox.errors import PublishError
 from pillarbox.message import (
+    MAX_LABELS,
     MAX_NAME,
     MAX_RAW,
     MAX_TEXT,
@@ -28,9 +29,20 @@ from pillarbox.message import (
     check_headers,
     check_text,
     compute_partition,
+    is_label,
 )
 
-__all__ = ["MAX_ATTEMPTS", "NO_ID", "NO_TIME", "clean_text", "is_key_of_lane", "is_sound", "is_text", "rescue_message"]
+__all__ = [
+    "MAX_ATTEMPTS",
+    "NO_ID",
+    "NO_TIME",
+    "clean_text",
+    "decode_labels",
+    "is_key_of_lane",
+    "is_sound",
+    "is_text",
+    "rescue_message",
+]
 
 T = TypeVar("T")
 
@@ -43,7 +55,8 @@ MAX_ATTEMPTS: Final = 1_000_000
 """A higher count of attempts or strikes is none that a relay wrote."""
 _MAX_SHOWN: Final = 60
 _MAX_REASON: Final = 500
-_REMEMBERED: Final = 4_096
+_REMEMBERED: Final = 32_768
+"""Keys whose partition is remembered, a few megabytes: each is checked where it waits, is due and is read."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPED: Final = re.compile("[\udc80-\udcff]")
 """Stand-ins for bytes that are no UTF-8."""
@@ -124,6 +137,17 @@ def _to_bytes(value: object) -> bytes:
         return value
     text = value if isinstance(value, str) else str(value)
     return text.encode("utf-8", "surrogateescape" if _ESCAPED.search(text) else "surrogatepass")
+
+
+def decode_labels(stored: Any) -> dict[str, str]:
+    """Decode the labels of a relay's row, which may be anything: what no relay would write is left out."""
+    try:
+        labels = msgspec.json.decode(stored)
+    except Exception:  # whatever it is, the relay has no labels and is alive all the same
+        return {}
+    found = labels.items() if isinstance(labels, dict) else ()
+    sound = sorted((name, value) for name, value in found if is_label(name, value))
+    return dict(sound[:MAX_LABELS])
 
 
 def is_text(value: object) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+from uuid import UUID
 
 import pytest
 
@@ -15,7 +17,7 @@ from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
 from pillarbox.message import Message
 
-__all__ = ["HarnessTransaction", "StoreHarness"]
+__all__ = ["HarnessTakeover", "HarnessTransaction", "StoreHarness"]
 
 
 class HarnessTransaction(Protocol):
@@ -29,6 +31,16 @@ class HarnessTransaction(Protocol):
 
     async def rollback(self) -> None:
         """Roll back, once."""
+
+
+class HarnessTakeover(Protocol):
+    """A takeover of one lane that has written the new owner, held open by a test."""
+
+    async def wait_for(self, call: asyncio.Task[Any]) -> None:
+        """Return as soon as a call of the store waits for this takeover, or has ended without waiting."""
+
+    async def commit(self) -> None:
+        """Commit, once."""
 
 
 class StoreHarness(ABC):
@@ -53,6 +65,15 @@ class StoreHarness(ABC):
 
         Several are open at once only where the store's features say `late_rows`.
         """
+
+    def open_takeover(
+        self, relay_id: UUID, destination: str, partition: int
+    ) -> AbstractAsyncContextManager[HarnessTakeover]:
+        """Open a transaction of its own that writes this owner and the next epoch into a lane, as `take` does.
+
+        It is rolled back at the end of the block unless it was committed before.
+        """
+        pytest.skip("No call of this store can be open beside another.")
 
     @abstractmethod
     async def open_second(self) -> Store:
@@ -95,6 +116,10 @@ class StoreHarness(ABC):
     ) -> None:
         """Leave a failed message of the source /shop in a consumer's inbox, after 3 attempts."""
         pytest.skip("This store has no inbox records that failed.")
+
+    async def start_inbox(self, consumer: str, message_id: str) -> int:
+        """Start a message of the source /shop, and commit; return how often it was started without an end."""
+        pytest.skip("This store has no inbox records that are not done.")
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         """Leave an inbox record behind that was started and never done, as old as the clock says."""

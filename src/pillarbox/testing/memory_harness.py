@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
-from pillarbox.contracts.writer import Accept, Fail, Insert
+from pillarbox.contracts.writer import Accept, Fail, Insert, Start
 from pillarbox.message import Message, Names
 from pillarbox.stores.memory import InboxRow, MemoryData, MemoryStore, MemoryTransaction
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
@@ -100,6 +100,11 @@ class MemoryHarness(StoreHarness):
     ) -> None:
         with self._memory.transaction() as transaction:
             transaction.execute(build_inbox_failure(Names(), consumer, message_id, error, content))
+
+    async def start_inbox(self, consumer: str, message_id: str) -> int:
+        with self._memory.transaction() as transaction:
+            start = Start(names=Names(), consumer=consumer, source="/shop", message_id=message_id)
+            return int(transaction.execute(start))
 
     async def leave_started(self, consumer: str, source: str, message_id: str) -> None:
         self._data.inbox[consumer, source, message_id] = InboxRow("started", self.clock.now())

@@ -80,6 +80,8 @@ _ATTEMPTS: Final = 5
 
 _RANDOM: Final = "cast(floor(rand() * 4503599627370496) as signed)"
 """A number below 2^52."""
+_UNION_PARTS: Final = 128
+"""Most selects in one statement: the server needs memory for each, and time to parse them."""
 _COMMENT: Final = re.compile(r"--[^\n]*\n")
 _PARAMETER: Final = re.compile(r":([a-z_][a-z0-9_]*)")
 _INDEX_HINT: Final = re.compile(r" force index for order by \(primary\)")
@@ -393,11 +395,13 @@ class Transaction:
             sql = sql.replace(_PAYLOAD, "x''")
         return self._fetch(sql, self._bind({**values, **parameters.values}))
 
-    def union(self, name: str, each: list[dict[str, object]]) -> list[Any]:
-        """Return the rows of one statement for several sets of values, in one round trip and one snapshot."""
+    def union(self, name: str, each: Sequence[Mapping[str, object]]) -> list[Any]:
+        """Return the rows of one statement for several sets of values, in as few round trips as possible."""
         text = _COMMENT.sub("", self._statements[name])
-        parts = [self._connection.cursor().mogrify(text, self._bind(values)) for values in each]
-        return self._fetch(" union all ".join(parts), None)
+        cursor = self._connection.cursor()
+        parts = [cursor.mogrify(text, self._bind(values)) for values in each]
+        rounds = [parts[at : at + _UNION_PARTS] for at in range(0, len(parts), _UNION_PARTS)]
+        return [row for some in rounds for row in self._fetch(" union all ".join(some), None)]
 
     def execute(self, name: str, values: Mapping[str, object] = {}) -> int:
         with self._connection.cursor() as cursor:

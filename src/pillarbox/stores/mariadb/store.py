@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, Wakeups
-from pillarbox.message import Message, Names
+from pillarbox.message import Names, Waits
 from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_facts
 from pillarbox.stores.mariadb.connection import Database, Transaction
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
-from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
+from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows, to_time
 from pillarbox.stores.sync_sql.store import SyncSqlStore
+from pillarbox.stores.unreadable import clean_text
 
 __all__ = ["MariadbStore"]
 
 _PARTITION: Final = 3
 _WAITS: Final = 18
 """Columns of a row."""
+_OLDEST_LOOKED_UP: Final = 100_000
+"""The most waiting messages of a destination that are looked at for the oldest: no index has their times."""
 
 
 class MariadbStore(SyncSqlStore[Database]):
@@ -72,28 +75,6 @@ class MariadbStore(SyncSqlStore[Database]):
         rows, advanced, complete = await self._database.read_committed(work)
         return ReadResult(messages_from_rows(rows), advanced, complete)
 
-    async def read_due(
-        self,
-        destination: str,
-        *,
-        partitions: Sequence[int],
-        limit: int,
-        skip: Sequence[int] = (),
-        max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        def work(tx: Transaction) -> tuple[list[int], list[Any]]:
-            shared = {"destination": destination, "limit": limit, "skip": list(skip) or [0]}
-            each = [
-                {**shared, "partition": lane, "waits": waits} for lane in partitions for waits in ("deferred", "retry")
-            ]
-            due = sorted(tx.union("due_ahead", each), key=lambda row: (row[1], row[0])) if each else []
-            ids = cut_batch(tx, [id_ for id_, _ in due[:limit]], max_bytes)
-            return ids, tx.query("read", {"ids": ids}) if ids else []
-
-        ids, rows = await self._database.read(work)
-        by_id = {message.id: message for message in messages_from_rows(rows)}
-        return [by_id[id_] for id_ in ids]
-
     def _find_purgeable(self, tx: SyncTransaction, values: Mapping[str, object], limit: int) -> Sequence[int]:
         # The index of closed messages is by destination, so each is asked for its oldest.
         rows = [
@@ -102,6 +83,22 @@ class MariadbStore(SyncSqlStore[Database]):
             for id_, status_at in tx.query("purge_due", {**values, "destination": destination})
         ]
         return [id_ for _, id_ in sorted(rows)[:limit]]
+
+    async def oldest_due(self) -> Mapping[str, datetime]:
+        oldest = dict(await super().oldest_due())
+
+        def work(tx: SyncTransaction) -> None:
+            # Each destination by itself: many that wait for one must not hide those of another.
+            for (destination,) in tx.query("open_destinations"):
+                for waits in (Waits.RETRY, Waits.PARKED):
+                    values = {"destination": destination, "waits": waits.value, "limit": _OLDEST_LOOKED_UP}
+                    ((at,),) = tx.query("oldest_waiting", values)
+                    if at is not None:
+                        name, since = clean_text(destination), to_time(at)
+                        oldest[name] = min(since, oldest.get(name, since))
+
+        await self._database.read(work)
+        return oldest
 
     @asynccontextmanager
     async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:  # noqa: ARG002 - never called

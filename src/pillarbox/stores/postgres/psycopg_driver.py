@@ -386,6 +386,8 @@ def to_literal(value: object) -> str | None:
             return str(value)
         case datetime():
             return value.isoformat()
+        case bytes():
+            return f"\\x{value.hex()}"
         case timedelta():
             return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
         case list() | tuple():

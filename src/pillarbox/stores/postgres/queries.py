@@ -21,6 +21,8 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.message import Message, State
 from pillarbox.stores.postgres.connection import Database, Now
+from pillarbox.stores.postgres.driver import Connection
+from pillarbox.stores.postgres.history import FIRST_ID, Window, read_window
 from pillarbox.stores.postgres.rows import message_from_stored_row
 from pillarbox.stores.rules import build_inbox_counts
 from pillarbox.stores.sql import Statements, build_conditions, sort_rows
@@ -49,17 +51,51 @@ class PostgresQueries:
         now = self._now()
         async with self._database.snapshot() as connection:
             for statement, status in _choose_statements(states, tried=selection.tried or bool(selection.min_attempts)):
-                second = () if statement == "find_held" else (now if status is None else status.value,)
-                parameters = Parameters((limit, *second))
-                where = build_conditions(selection, parameters)
-                sql = self._sql.fill(statement if payloads else f"{statement}_bare", where, order=order)
-                found |= {(row[0], row[1]): row for row in await connection.fetch(sql, *parameters.values)}
+                name = statement if payloads else f"{statement}_bare"
+                if status is State.DELIVERED and order is Order.ID and _is_walked(selection):
+                    rows = await self._find_delivered(connection, name, selection, limit=limit)
+                else:
+                    second = () if statement == "find_held" else (now if status is None else status.value,)
+                    parameters = Parameters((limit, *second))
+                    where = build_conditions(selection, parameters)
+                    rows = await connection.fetch(self._sql.fill(name, where, order=order), *parameters.values)
+                found |= {(row[0], row[1]): row for row in rows}
         return [message_from_stored_row(row) for row in sort_rows(found.values(), order)[:limit]]
+
+    async def _find_delivered(
+        self, connection: Connection, statement: str, selection: Selection, *, limit: int
+    ) -> Sequence[Any]:
+        """Find delivered messages of before a time, window by window: no index is sorted by it."""
+        rows: list[Any] = []
+        after = selection.after or FIRST_ID
+        while window := await read_window(connection, self._sql, after=after, before=selection.changed_before):
+            parameters = Parameters((limit - len(rows), State.DELIVERED.value))
+            where = _bound(window, build_conditions(selection, parameters), parameters)
+            rows += await connection.fetch(self._sql.fill(statement, where), *parameters.values)
+            if window.next_after is None or len(rows) >= limit:
+                break
+            after = window.next_after
+        return rows
+
+    async def _count_delivered(self, connection: Connection, selection: Selection) -> int:
+        """Count delivered messages of before a time, window by window."""
+        total, after = 0, selection.after or FIRST_ID
+        while window := await read_window(connection, self._sql, after=after, before=selection.changed_before):
+            parameters = Parameters(([State.DELIVERED.value],))
+            where = _bound(window, build_conditions(selection, parameters), parameters)
+            total += await connection.fetchval(self._sql.fill("count_closed", where), *parameters.values)
+            if window.next_after is None:
+                break
+            after = window.next_after
+        return total
 
     async def count(self, selection: Selection) -> int:
         states = [state.value for state in (tuple(State) if selection.states is None else selection.states)]
         total = 0
         async with self._database.snapshot() as connection:
+            if State.DELIVERED.value in states and _is_walked(selection):
+                states.remove(State.DELIVERED.value)
+                total += await self._count_delivered(connection, selection)
             for statement in ("count_open", "count_closed"):
                 parameters = Parameters((states, self._now()) if statement == "count_open" else (states,))
                 where = build_conditions(selection, parameters)
@@ -179,6 +215,15 @@ def _choose_statements(states: Sequence[State], *, tried: bool) -> list[tuple[st
     if State.FAILED in states:
         statements.append(("find_held", None))
     return statements + [("find_closed", state) for state in State if state.is_closed and state in states]
+
+
+def _is_walked(selection: Selection) -> bool:
+    """Return whether the age of delivered messages is all that a search for them could use an index for."""
+    return selection.changed_before is not None and selection.ids is None and selection.message_ids is None
+
+
+def _bound(window: Window, where: str, parameters: Parameters) -> str:
+    return f"{where} and id > {parameters.value(window.after)} and id <= {parameters.value(window.last)}"
 
 
 def _count_from_row(row: Any) -> Count:

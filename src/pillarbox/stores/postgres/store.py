@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,15 +21,20 @@ from pillarbox.contracts.store import (
     Claim,
     Count,
     Cursor,
+    DueMark,
+    DueMessage,
     Fence,
+    IdleLanes,
     InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
+    KeyMessages,
     Lane,
     OpenClaim,
     Order,
     Pause,
+    QuietLanes,
     ReadResult,
     RecoveredClaim,
     Registry,
@@ -47,30 +52,37 @@ from pillarbox.stores.migrations import check_version, latest_version
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
 from pillarbox.stores.postgres.connection import Database, Now, Pooler
 from pillarbox.stores.postgres.driver import Connection, DriverName
+from pillarbox.stores.postgres.history import Purge
 from pillarbox.stores.postgres.notifications import listen
 from pillarbox.stores.postgres.queries import Parameters, PostgresQueries, inbox_parameters
 from pillarbox.stores.postgres.rows import message_from_row
 from pillarbox.stores.rules import (
     Keep,
     check_keep,
-    cut_sizes,
+    choose_ids,
+    describe_closing,
     eligible_states,
     explain_empty_batch,
+    list_possible_ids,
     list_purged_statuses,
+    select_missing,
 )
 from pillarbox.stores.sql import Statements, build_conditions
-from pillarbox.stores.unreadable import NO_TIME, is_key_of_lane
+from pillarbox.stores.statistics import clamp_seconds
+from pillarbox.stores.unreadable import NO_TIME, decode_labels, is_key_of_lane
+from pillarbox.stores.waiting import DueSearch, split_by_key
 
 __all__ = ["PostgresStore", "Snapshot"]
 
 _NEVER: Final = 2**63 - 1
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _SQL_ASCII: Final = (
     "The database of the store has the encoding SQL_ASCII, in which PostgreSQL does not know what its texts mean; "
     "create a database with ENCODING 'UTF8' TEMPLATE template0, and restore a dump of this one into it."
 )
 _LANES_PER_READ: Final = 8
 """A full read spreads over at least so many lanes, so that one lane's backlog does not crowd out other keys."""
+_LEAST_DONE: Final = 1_000
+"""A lane's mark is written when it wins at least so many ids: to walk fewer dead rows costs nothing."""
 _LATE_PER_LIMIT: Final = 10
 _MIN_LATE_LIMIT: Final = 1_000
 
@@ -105,6 +117,10 @@ class PostgresStore:
         self._sql = Statements("pillarbox.stores.postgres", self._names)
         self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
         self._queries = PostgresQueries(self._database, self._sql, now=self._now)
+        self._highest = 0
+        """The highest id of a message that was read from this server."""
+        self._done: _Done | None = None
+        self._purge = Purge(self._database, self._sql, now=self._now)
 
     # --- lifecycle ---
 
@@ -148,6 +164,9 @@ class PostgresStore:
             session = self._database.session
             if cursor is None or cursor.session is not session:
                 cursor = Cursor(session=session)
+            if cold := [lane for lane in partitions if lane not in cursor.low and lane not in cursor.whole]:
+                done = dict(await connection.fetch(self._sql["lanes_done"], destination, cold))
+                cursor = msgspec.structs.replace(cursor, low={**cursor.low, **done})
             rows = await connection.fetch(
                 self._sql["read"], *_read_parameters(destination, partitions, cursor, limit), max_bytes
             )
@@ -156,44 +175,115 @@ class PostgresStore:
         self._database.note_server(rows[0][15], went_back=went_back)
         if self._database.session is not session:
             # The marks are of a server that had more, or other, messages: what stands below them was not read.
+            self._highest, self._done = 0, None
             return ReadResult((), Cursor({}, None, self._database.session))
+        self._highest = max([self._highest, *(message.id for message in result.messages[-1:])])
+        if result.complete - cursor.low.keys() and not any(result.cursor.low.values()):
+            # All that were read have no message. Without a mark every further read would walk their dead rows again.
+            return await self._mark_empty_lanes(result)
         return result
 
-    async def read_due(
+    async def mark_lanes(self, relay_id: UUID) -> None:
+        async with self._database.quick() as connection:
+            done, session, last = self._done, self._database.session, self._highest
+            if done is not None and done.session is session:
+                lanes = await connection.fetch(
+                    self._sql["lanes_find_done"], relay_id, done.last_id, done.tx, _LEAST_DONE
+                )
+                if lanes:
+                    columns = (list(column) for column in zip(*lanes, strict=True))
+                    await connection.execute(self._sql["lanes_mark_done"], *columns, done.last_id, done.tx)
+            # After the id was read, and not the end of a snapshot: transactions that run may be above that.
+            tx = int(await connection.fetchval("select pg_current_xact_id()::text"))
+        self._done = _Done(last, tx, session)
+
+    async def _mark_empty_lanes(self, result: ReadResult) -> ReadResult:
+        async with self._database.quick() as connection:
+            last = await connection.fetchval(self._sql["last_id"], self._names.table("outbox"))
+        cursor = result.cursor
+        low = {lane: (last or 0) if lane in result.complete else low for lane, low in cursor.low.items()}
+        return ReadResult(result.messages, Cursor(low, cursor.snapshot, cursor.session), result.complete)
+
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        async with self._database.quick() as connection:
+            session = self._database.session
+            known = {
+                name: (lanes, lanes.cursor.snapshot)
+                for name, lanes in idle.items()
+                if lanes.cursor.session is session and isinstance(lanes.cursor.snapshot, Snapshot)
+            }
+            if not known:
+                return {}
+            before = [snapshot for _, snapshot in known.values()]
+            marks = [
+                (name, partition, lanes.cursor.low.get(partition, 0))
+                for name, (lanes, _) in known.items()
+                for partition in lanes.partitions
+            ]
+            rows = await connection.fetch(
+                self._sql["peek"], *(list(column) for column in zip(*marks, strict=True)),
+                sorted({xid for snapshot in before for xid in snapshot.in_progress}),
+                min(snapshot.first_unborn for snapshot in before), max(low for *_, low in marks), _MIN_LATE_LIMIT,
+                list(known), self._now(),
+            )  # fmt: skip
+        (_, text, started_at, late), *found = rows
+        snapshot = Snapshot.parse(text)
+        self._database.note_server(started_at, went_back=any(one.is_ahead_of(snapshot) for one in before))
+        if self._database.session is not session or late >= _MIN_LATE_LIMIT:
+            return {}
+        has_something = {name for kind, name, *_ in found if kind != "blocked"}
+        has_blocked = {name for kind, name, *_ in found if kind == "blocked"}
+        return {
+            name: QuietLanes(
+                Cursor({lane: lanes.cursor.low.get(lane, 0) for lane in lanes.partitions}, snapshot, session),
+                has_blocked=name in has_blocked,
+            )
+            for name, (lanes, _) in known.items()
+            if name not in has_something
+        }
+
+    async def find_due(
         self,
         destination: str,
         *,
         partitions: Sequence[int],
         limit: int,
-        skip: Sequence[int] = (),
+        after: DueMark | None = None,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
+    ) -> Sequence[DueMessage]:
+        search = DueSearch(partitions, limit=limit, after=after)
         async with self._database.quick() as connection:
-            due = await connection.fetch(
-                self._sql["due_ahead"], destination, list(partitions), self._now(), limit, list(skip)
-            )
-            if not due:
-                return ()
-            # Each lane comes in its own order. A sort in SQL would cost the pinned plan: see `connection.py`.
-            # A time that is due and out of range lies before all others.
-            first = sorted((at or _LONG_AGO, id_, size) for at, id_, size in due)[:limit]
-            ids = cut_sizes([(id_, size) for _, id_, size in first], max_bytes)
-            rows = await connection.fetch(self._sql["read_due"], ids, destination, self._now())
-        return [message_from_row(row) for row in sorted(rows, key=_by_time)]
+            while lanes := search.next_lanes():
+                times = [None if mark is None else mark.available_at for mark in lanes.values()]
+                ids = [0 if mark is None else mark.id for mark in lanes.values()]
+                # Each lane comes in its own order. A sort in SQL would cost the pinned plan: see `connection.py`.
+                rows = await connection.fetch(
+                    self._sql["find_due"], destination, list(lanes), times, ids, search.share, self._now()
+                )
+                search.add(lanes, rows)
+        return search.choose(max_bytes)
 
-    async def read_key(
+    async def read_due(self, destination: str, ids: Sequence[int]) -> Sequence[Message]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["read_due"], list(ids), destination, self._now())
+        return [message_from_row(row) for row in sorted(rows, key=_by_row_id)]
+
+    async def read_keys(
         self,
         destination: str,
+        keys: Sequence[tuple[int, str]],
         *,
-        partition: int,
-        key: str,
-        after: int,
+        key_limit: int,
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
+    ) -> Sequence[KeyMessages]:
+        partitions, names = [partition for partition, _ in keys], [key for _, key in keys]
         async with self._database.quick() as connection:
-            rows = await connection.fetch(self._sql["read_key"], destination, partition, key, after, limit, max_bytes)
-        return [message_from_row(row) for row in rows]
+            rows = await connection.fetch(
+                self._sql["read_keys"], destination, partitions, names, key_limit, limit, max_bytes
+            )
+        found = [((row[3], row[7]), message_from_row(row)) for row in rows]
+        return split_by_key(keys, found, key_limit=key_limit, limit=limit, max_bytes=max_bytes)
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         async with self._database.quick() as connection:
@@ -208,6 +298,11 @@ class PostgresStore:
             due: datetime | None = await connection.fetchval(self._sql["next_due"], destination, list(partitions))
         return due
 
+    async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["first_tries"], destination, list(message_ids), self._now())
+        return {message_id: timedelta(seconds=clamp_seconds(seconds)) for message_id, seconds in rows}
+
     # --- claims ---
 
     async def claim(self, fence: Fence, claim: Claim, *, park: Iterable[int] = ()) -> Mapping[int, int]:
@@ -219,29 +314,39 @@ class PostgresStore:
         _check_fence(fence, passed)
         return dict(passed)
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         for outcome in settlement.failures:
             outcome.check()
         try:
-            await self._record(fence, settlement)
+            return await self._record(fence, settlement)
         except StoreRefused:
             # History may have one of the ids already. Looking for each would cost every settlement an index probe.
-            await self._record(fence, settlement, renumbers=True)
+            return await self._record(fence, settlement, renumbers=True)
 
-    async def _record(self, fence: Fence, settlement: Settlement, *, renumbers: bool = False) -> None:
+    async def _record(self, fence: Fence, settlement: Settlement, *, renumbers: bool = False) -> Collection[int]:
         # A lost delivery costs a repeat, so it need not wait for the disk. A lost failure would lose the reason.
         if not settlement.failures:
             async with self._database.quick() as connection:
-                await self._settle(connection, fence, settlement, renumbers=renumbers)
-            return
+                return await self._settle(connection, fence, settlement, renumbers=renumbers)
+        unclaimed: list[int] = []
         async with self._database.durable() as connection:
+            if settlement.claims:
+                # Before they are settled, and with a snapshot of its own: behind the locks nothing of it changes.
+                await connection.fetch(self._sql["lanes_share"], fence.destination, sorted(fence.epochs))
+                rows = await connection.fetch(self._sql["claimed_ids"], fence.relay_id, list(settlement.claims))
+                claimed = {row[0] for row in rows}
+                unclaimed, settlement = settlement.list_unclaimed(claimed), settlement.narrow(claimed)
             await self._settle(connection, fence, settlement, renumbers=renumbers)
-            await connection.execute(
-                self._sql["record_failures"], fence.relay_id, fence.destination, list(fence.epochs),
-                *_failure_columns(settlement), self._now(),
-            )  # fmt: skip
+            if settlement.failures:
+                await connection.execute(
+                    self._sql["record_failures"], fence.relay_id, fence.destination, list(fence.epochs),
+                    *_failure_columns(settlement), self._now(),
+                )  # fmt: skip
+        return unclaimed
 
-    async def _settle(self, connection: Connection, fence: Fence, settlement: Settlement, *, renumbers: bool) -> None:
+    async def _settle(
+        self, connection: Connection, fence: Fence, settlement: Settlement, *, renumbers: bool
+    ) -> Collection[int]:
         taken_out = [*settlement.delivered, *(one.message_id for one in settlement.failures), *settlement.returned]
         delivered, sent = sorted(settlement.delivered), settlement.message_ids
         passed = await connection.fetch(
@@ -250,6 +355,7 @@ class PostgresStore:
             [sent.get(message_id) for message_id in delivered] if sent else [], renumbers,
         )  # fmt: skip
         _check_fence(fence, passed)
+        return (passed[0][1] or ()) if passed else ()
 
     # --- membership ---
 
@@ -259,6 +365,7 @@ class PostgresStore:
             await connection.execute(
                 self._sql["register"], relay.relay_id, relay.service, relay.host, relay.pid, relay.version,
                 list(relay.destinations), list(relay.reachable), relay.asleep, lease, self._now(),
+                msgspec.json.encode(relay.labels).decode() if relay.labels else None,
             )  # fmt: skip
 
     async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
@@ -298,6 +405,8 @@ class PostgresStore:
                 )
             ]
             holders = [*dead, relay_id]
+            if dead:
+                await connection.fetch(self._sql["claims_queue"], sorted(dead), destination)
             claims = dict(
                 await connection.fetch(
                     self._sql["claims_recover"], relay_id, holders, destination, free, claim_number, self._now()
@@ -470,10 +579,24 @@ class PostgresStore:
     async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
         if older_than == FOREVER:
             return 0
-        return await self._delete("purge", state.value, older_than, limit, self._now())
+        return await self._purge.run_once(state, older_than=older_than, limit=limit)
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
         return await self._delete("purge_ids", list(ids))
+
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        async with self._database.unpinned() as connection:
+            known = await connection.fetch(self._sql["restore_known"], [message.message_id for message in messages])
+            missing = select_missing(messages, [(row[0], row[1]) for row in known])
+            if not missing:
+                return 0
+            found = [row[0] for row in await connection.fetch(self._sql["restore_ids"], list_possible_ids(missing))]
+            ids = choose_ids(missing, taken=found, highest=-min(found))
+            await connection.execute(
+                self._sql["restore"], *_restored_columns(missing, ids), by, self._now(),
+                [describe_closing(message) for message in missing],
+            )  # fmt: skip
+        return len(missing)
 
     async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         if older_than == FOREVER:
@@ -532,6 +655,14 @@ def _to_values(states: Sequence[State]) -> list[str]:
 
 
 # --- one read: parameters, result, marks ---
+
+
+class _Done(msgspec.Struct, frozen=True):
+    """An id up to which lanes may be done with, once every transaction has ended that began before `tx`."""
+
+    last_id: int
+    tx: int
+    session: object
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -593,6 +724,9 @@ def _build_read_result(
             size += len(message.payload)
     complete = _find_complete_lanes(fresh, _lane_limit(partitions, limit), limit, is_cut=size >= max_bytes)
     low |= {partition: end for partition, end in ends.items() if partition in complete}
+    # Nothing is left in a lane that was read to its end, so its mark may stand as high as any: what was not visible
+    # comes late. A mark that stays low would let every read walk the dead rows of the lane.
+    low |= dict.fromkeys(complete, max(low.values(), default=0))
     return ReadResult(messages, Cursor(low, snapshot, cursor.session), complete)
 
 
@@ -610,11 +744,6 @@ def _find_complete_lanes(
         if count < lane_limit and read < min(last, limit):
             complete.add(partition)
     return frozenset(complete)
-
-
-def _by_time(row: Any) -> tuple[datetime, int]:
-    # A time that is due and out of range lies before all others.
-    return row[17] or _LONG_AGO, row[0]
 
 
 def _by_id(message: Message) -> int:
@@ -653,33 +782,50 @@ def _failure_columns(settlement: Settlement) -> tuple[list[object], ...]:
     return tuple(list(column) for column in zip(*rows, strict=True))
 
 
+def _restored_columns(messages: Sequence[Message], ids: Sequence[int]) -> tuple[list[object], ...]:
+    rows = [
+        (
+            id_, one.message_id, one.destination, one.partition, one.kind.value, one.type, one.topic, one.key,
+            one.payload if one.payload_kept else None, one.content_type,
+            msgspec.json.encode(one.headers).decode() if one.headers else None, one.source, one.subject,
+            one.correlation_id, one.causation_id, one.event_time, one.created_at, one.available_at, one.attempts,
+            one.last_error, one.state.value,
+        )
+        for one, id_ in zip(messages, ids, strict=True)
+    ]  # fmt: skip
+    return tuple(list(column) for column in zip(*rows, strict=True))
+
+
 # --- claims and relays from rows ---
 
 
 def _registry_from_rows(rows: Sequence[Any]) -> Registry:
-    """Build the registry. Every row begins with the time, and an empty registry is one row with nothing else."""
-    relays: list[RelayInfo] = []
+    """Build the registry. Every row begins with the time, and has a relay, the lanes of an owner, or nothing else."""
+    relays = [
+        _relay_from_row(relay) for _, *relay, destination, _ in rows if relay[0] is not None and destination is None
+    ]
+    live = {relay.relay_id for relay in relays}
     owners: dict[str, dict[int, UUID]] = defaultdict(dict)
-    for _, *relay, owned in rows:
-        if (relay_id := relay[0]) is not None:
-            relays.append(_relay_from_row(relay))
-            for destination, partitions in msgspec.json.decode(owned or "{}").items():
-                owners[destination].update(dict.fromkeys(partitions, relay_id))
+    for _, owner, *_, destination, partitions in rows:
+        if destination is not None and owner in live:
+            owners[destination].update(dict.fromkeys(partitions, owner))
     return Registry(rows[0][0], sorted(relays, key=_by_relay_id), owners)
 
 
 def _relay_from_row(row: Sequence[Any]) -> RelayInfo:
-    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease = row
+    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease, labels = row
+    served = _to_texts(destinations)
     return RelayInfo(
         relay_id=relay_id, service=service, host=host, pid=pid, version=version,
-        destinations=_to_texts(destinations), reachable=_to_texts(reachable), asleep=asleep,
+        destinations=served, reachable=served if reachable is None else _to_texts(reachable), asleep=asleep,
         started_at=started_at or NO_TIME, expires_at=expires_at or NO_TIME, lease=lease,
+        labels=decode_labels(labels),
     )  # fmt: skip
 
 
 def _to_texts(stored: Sequence[Any]) -> list[str]:
     """Return the texts of an array, which may have null and more dimensions among them."""
-    return [text for text in stored if isinstance(text, str)]
+    return list(stored) if set(map(type, stored)) == {str} else [text for text in stored if isinstance(text, str)]
 
 
 def _by_relay_id(relay: RelayInfo) -> UUID:

@@ -7,7 +7,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -226,6 +226,11 @@ class Transaction:
         parameters = SelectionParameters(fold_column="casefolded(cast({} as blob))", fold=str.casefold)
         sql = self._statements.fill(name, parameters.build_conditions(selection), order=order)
         return self._fetch(sql, self._bind({**values, **parameters.values}))
+
+    def union(self, name: str, each: Sequence[Mapping[str, object]]) -> list[Any]:
+        """Return the rows of one statement for several sets of values: here a round trip costs nothing."""
+        sql = self._statements[name]
+        return [row for values in each for row in self._fetch(sql, self._bind(values))]
 
     def _fetch(self, sql: str, values: Mapping[str, object]) -> list[Any]:
         """Return the rows. Text that is no UTF-8 comes with stand-ins for its bytes, and stops no other row."""

@@ -16,7 +16,7 @@ from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, Wakeups
 from pillarbox.errors import ConfigError, StoreError
-from pillarbox.message import Message, Names
+from pillarbox.message import Names
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sqlite.checks import SqliteFacts, build_findings, read_facts
 from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
@@ -85,21 +85,6 @@ class SqliteStore(SyncSqlStore[Database]):
         # Rows are decoded here and not in the store's one thread, which every other call waits for.
         rows, advanced, complete = await self._database.read(work)
         return ReadResult(messages_from_rows(rows), advanced, complete)
-
-    async def read_due(
-        self,
-        destination: str,
-        *,
-        partitions: Sequence[int],
-        limit: int,
-        skip: Sequence[int] = (),
-        max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        values = {
-            "destination": destination, "partitions": list(partitions), "limit": limit, "skip": list(skip),
-            "max_bytes": max_bytes,
-        }  # fmt: skip
-        return messages_from_rows(await self._database.query("read_due", values))
 
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
         return _poll_commits(self._database, wake)

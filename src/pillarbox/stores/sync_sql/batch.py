@@ -31,5 +31,10 @@ def cut_batch(tx: Transaction, ids: Sequence[int], max_bytes: int) -> list[int]:
     """Return the ids up to the one whose payload brings the sum to `max_bytes`: of each lane still a beginning."""
     if not ids or max_bytes == NO_BYTE_LIMIT:
         return list(ids)
+    # One row instead of one for each message: SQLite's driver gives up the interpreter for every row, and an event loop
+    # that has work to do keeps it for milliseconds.
+    ((total,),) = tx.query("total_size", {"ids": list(ids)})
+    if total < max_bytes:
+        return list(ids)
     sizes = dict(tx.query("sizes", {"ids": list(ids)}))
     return cut_sizes([(id_, sizes.get(id_, 0)) for id_ in ids], max_bytes)

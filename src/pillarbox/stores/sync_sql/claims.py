@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from pillarbox.contracts.store import (
     Action,
@@ -41,6 +45,10 @@ __all__ = [
 ]
 
 
+_TURN: Final = -1
+"""Claims are numbered from 1 on. A number from here downward is of the row that takeovers of a destination wait for."""
+
+
 class RelayGone(Exception):
     """The relay that takes lanes is not in the registry: the transaction must be undone."""
 
@@ -56,12 +64,19 @@ def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Sequence[
     return revisions
 
 
-def settle(tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep, renumbers: bool = False) -> None:
-    """Record outcomes and take their ids out of the claims, if the fence holds.
+def settle(
+    tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep, renumbers: bool = False
+) -> Collection[int]:
+    """Record outcomes and take their ids out of the claims, if the fence holds; return ids that are in none of them.
 
     With `renumbers`, a delivered message whose id history has already is closed under another one.
     """
     _check_fence(tx, fence)
+    unclaimed: list[int] = []
+    if settlement.claims:
+        rows = tx.query("claims_named", {"relay_id": str(fence.relay_id), "numbers": list(settlement.claims)})
+        claimed = {id_ for row in rows for id_ in claim_from_row(row).message_ids}
+        unclaimed, settlement = settlement.list_unclaimed(claimed), settlement.narrow(claimed)
     counters: dict[str, float] = defaultdict(float)
     if settlement.delivered:
         _deliver(tx, fence, settlement.delivered, settlement.message_ids, counters, keep=keep, renumbers=renumbers)
@@ -77,6 +92,7 @@ def settle(tx: Transaction, fence: Fence, settlement: Settlement, *, keep: Keep,
         settled = {*settlement.delivered, *failed, *settlement.returned}
         touched = [claim for claim in _read_claims(tx, [relay_id]) if claim.number in settlement.touched]
         _trim_claims(tx, touched, keep=lambda id_: id_ not in settled)
+    return unclaimed
 
 
 def _check_fence(tx: Transaction, fence: Fence) -> Mapping[int, int]:
@@ -186,13 +202,19 @@ def _record_failures(
     lanes = _lane_values(fence)
     ids = [failure.message_id for failure in failures]
     message_ids = dict(tx.query("read_message_ids", lanes | {"ids": ids}))
+    quiet: dict[FailedOutcome, list[int]] = defaultdict(list)
     for failure in failures:
         id_ = failure.message_id
         if id_ not in message_ids or not _is_sent(message_ids[id_], sent.get(id_)):
             continue
+        action = failure.action
+        if failure.state is State.PENDING and action is None:
+            # Very many park, or wait for one address, alike: a statement for each would take longer than sending them.
+            quiet[msgspec.structs.replace(failure, message_id=0)].append(id_)
+            continue
         values = lanes | _failure_values(failure)
         if failure.state is State.PENDING:
-            changed = tx.execute("failure_wait", values)
+            changed = tx.execute("failure_wait", values | {"ids": [id_]})
         elif failure.forward_to is not None:
             changed = tx.execute("failure_forward", values)
         else:
@@ -200,13 +222,14 @@ def _record_failures(
             changed = tx.execute("failure_close", values)
         if changed and (column := classify_failure(failure)) is not None:
             counters[column] += 1
-        action = failure.action
         if changed and action is not None:
             entry = {"message_id": message_ids[id_], "action": action.value}
             tx.execute("journal_failure", values | entry)
             if failure.forward_to is not None:
                 by = {"action": Action.REDRIVEN.value, "by": values["relay_id"], "reason": None}
                 tx.execute("journal_note", values | entry | by)
+    for failure, alike in quiet.items():
+        tx.execute("failure_wait", lanes | _failure_values(failure) | {"ids": alike})
 
 
 def _failure_values(failure: FailedOutcome) -> dict[str, object]:
@@ -255,8 +278,15 @@ def take_lanes(
         for partition, _, epoch, revision in sorted(tx.query("fence", free))
     ]
     dead = {owner for owner in owners.values() if owner is not None and owner != relay_id}
-    claims = _read_claims(tx, [*dead, relay_id], name="claims_lock")
+    turn = _TURN - zlib.crc32(destination.encode())
+    # Two takeovers that recover different lanes lock the same claims: one waits for the other. Everybody waits in the
+    # order of the ids. The row that is waited for goes with the commit.
+    for owner in sorted(dead):
+        tx.execute("claim", _claim_values(owner, Claim(turn, ())))
+    claims = _lock_claims(tx, [*dead, relay_id], free)
     recovered = _recover_claims(tx, relay_id, claims, free, claim_number=claim_number)
+    for owner in sorted(dead):
+        tx.execute("claims_finish", {"relay_id": owner, "numbers": [turn]})
     gone = [row[0] for row in tx.query("relays_lock", {"relay_ids": sorted(dead)})]
     tx.execute("relays_remove", {"relay_ids": gone})
     # The last statement, because it locks the row that the heartbeat writes. To the commit the relay cannot leave.
@@ -272,6 +302,25 @@ def read_recovered(tx: Transaction, lanes: Sequence[Lane], claims: Sequence[Clai
         "ids": [message_id for claim in claims for message_id in claim.message_ids],
     }  # fmt: skip
     return attach_messages(claims, messages_from_rows(tx.query("claimed_messages", values)))
+
+
+def _lock_claims(tx: Transaction, relay_ids: Iterable[str], lanes: Mapping[str, object]) -> list[StoredClaim]:
+    """Lock and read the claims of these relays that have a message in these lanes, and no others.
+
+    Takeovers of other destinations go on beside this one. A claim that its relay is still writing is passed over.
+    """
+    seen = _read_claims(tx, relay_ids, name="claims_seen")
+    ids = [id_ for claim in seen for id_ in claim.message_ids]
+    here = {row[0] for row in tx.query("ids_in_lanes", {**lanes, "ids": ids})} if ids else set()
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for claim in seen:
+        if not here.isdisjoint(claim.message_ids):
+            numbers[claim.relay_id].append(claim.number)
+    return [
+        claim_from_row(row)
+        for relay_id in sorted(numbers)
+        for row in tx.query("claims_lock", {"relay_id": relay_id, "numbers": numbers[relay_id]})
+    ]
 
 
 def _recover_claims(

@@ -36,6 +36,9 @@ class Transaction(Protocol):
     ) -> list[Any]:
         """Run a statement and return its rows. A selection narrows them down, except by state."""
 
+    def union(self, name: str, each: Sequence[Mapping[str, object]]) -> list[Any]:
+        """Return the rows of one statement for several sets of values, in as few round trips as possible."""
+
     def execute(self, name: str, values: Mapping[str, object] = {}) -> int:
         """Run a statement that changes rows, and return how many."""
 

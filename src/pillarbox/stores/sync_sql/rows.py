@@ -11,11 +11,21 @@ import msgspec
 
 from pillarbox.contracts.store import Count, InboxFailure, JournalEntry, OpenClaim, Pause, RelayInfo
 from pillarbox.message import Kind, Message, State, Waits
-from pillarbox.stores.unreadable import MAX_ATTEMPTS, NO_ID, NO_TIME, clean_text, is_sound, is_text, rescue_message
+from pillarbox.stores.unreadable import (
+    MAX_ATTEMPTS,
+    NO_ID,
+    NO_TIME,
+    clean_text,
+    decode_labels,
+    is_sound,
+    is_text,
+    rescue_message,
+)
 
 __all__ = [
     "StoredClaim",
     "claim_from_row",
+    "closed_values",
     "count_from_row",
     "decode_ids",
     "decode_texts",
@@ -138,6 +148,21 @@ def stored_message_from_row(row: Sequence[Any]) -> Message:
     return _rescue(row)
 
 
+def closed_values(message: Message) -> dict[str, object]:
+    """Return the values of a closed message's row, without its id and the time of its last change."""
+    return {
+        "message_id": str(message.message_id), "destination": message.destination, "partition": message.partition,
+        "kind": message.kind.value, "type": message.type, "topic": message.topic, "key": message.key,
+        "payload": message.payload if message.payload_kept else None, "content_type": message.content_type,
+        "headers": msgspec.json.encode(message.headers).decode() if message.headers else None,
+        "source": message.source, "subject": message.subject, "correlation_id": message.correlation_id,
+        "causation_id": message.causation_id, "event_time": to_microseconds(message.event_time),
+        "created_at": to_microseconds(message.created_at or message.event_time),
+        "available_at": None if message.available_at is None else to_microseconds(message.available_at),
+        "attempts": message.attempts, "last_error": message.last_error, "state": message.state.value,
+    }  # fmt: skip
+
+
 def _rescue(row: Sequence[Any]) -> Message:
     never_due = [*row[:17], None, *row[18:]] if row[17] == _NEVER else row
     return rescue_message(never_due, to_time=from_microseconds, to_uuid=_parse_uuid)
@@ -197,18 +222,19 @@ def relay_values(relay: RelayInfo) -> dict[str, object]:
         "relay_id": str(relay.relay_id), "service": relay.service, "host": relay.host, "pid": relay.pid,
         "version": relay.version, "destinations": encode_json(relay.destinations),
         "reachable": encode_json(relay.reachable), "asleep": relay.asleep,
+        "labels": msgspec.json.encode(relay.labels).decode() if relay.labels else None,
     }  # fmt: skip
 
 
 def relay_from_row(row: Sequence[Any]) -> RelayInfo | None:
     """Decode a relay's row; None for one that no relay wrote so: it counts as gone, and stops no other."""
-    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease = row
+    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease, labels = row
     try:
         return RelayInfo(
             relay_id=UUID(relay_id), service=clean_text(service), host=clean_text(host), pid=int(pid),
             version=clean_text(version), destinations=decode_texts(destinations), reachable=decode_texts(reachable),
             asleep=bool(asleep), started_at=to_time(started_at), expires_at=from_microseconds(expires_at),
-            lease=None if lease is None else timedelta(microseconds=lease),
+            lease=None if lease is None else timedelta(microseconds=lease), labels=decode_labels(labels),
         )  # fmt: skip
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None

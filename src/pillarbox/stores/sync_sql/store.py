@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -17,15 +17,20 @@ from pillarbox.contracts.store import (
     BulkResult,
     Claim,
     Count,
+    DueMark,
+    DueMessage,
     Fence,
+    IdleLanes,
     InboxCount,
     InboxFailure,
     InboxSelection,
     JournalEntry,
+    KeyMessages,
     Lane,
     OpenClaim,
     Order,
     Pause,
+    QuietLanes,
     RecoveredClaim,
     Registry,
     RelayInfo,
@@ -41,9 +46,14 @@ from pillarbox.stores.rules import (
     Keep,
     build_inbox_counts,
     check_keep,
+    choose_ids,
+    cut_sizes,
+    describe_closing,
     eligible_states,
     explain_empty_batch,
+    list_possible_ids,
     list_purged_statuses,
+    select_missing,
 )
 from pillarbox.stores.sql import sort_rows
 from pillarbox.stores.statistics import build_rollup, mark_truncated, merge_counts
@@ -59,6 +69,7 @@ from pillarbox.stores.sync_sql.claims import (
 )
 from pillarbox.stores.sync_sql.database import Database, Transaction
 from pillarbox.stores.sync_sql.rows import (
+    closed_values,
     count_from_row,
     encode_json,
     from_microseconds,
@@ -74,14 +85,14 @@ from pillarbox.stores.sync_sql.rows import (
     to_microseconds,
     to_time,
 )
-from pillarbox.stores.unreadable import NO_ID, clean_text, is_key_of_lane
+from pillarbox.stores.unreadable import NO_ID, NO_TIME, clean_text, is_key_of_lane
+from pillarbox.stores.waiting import DueSearch, split_by_key
 
 __all__ = ["SyncSqlStore"]
 
 D = TypeVar("D", bound=Database)
 
-_OLDEST_LOOKED_UP: Final = 100_000
-"""The most waiting messages that are looked at for the oldest, where no index has their times."""
+_BEFORE_ALL: Final = -(2**63)
 _FINDS: Final = {
     "find_pending": {State.PENDING},
     "find_sending": {State.SENDING},
@@ -94,7 +105,7 @@ _ENDED: Final = (State.FAILED, State.SKIPPED, State.DISCARDED)
 
 
 class SyncSqlStore(Generic[D]):
-    """Base of a store over a blocking driver. A store adds `features`, `read`, `read_due`, `wakeups` and `inspect`.
+    """Base of a store over a blocking driver. A store adds `features`, `read`, `wakeups` and `inspect`.
 
     A base class, and not a part that a store owns: a store would only repeat every signature to forward it.
 
@@ -124,21 +135,70 @@ class SyncSqlStore(Generic[D]):
 
     # --- reading what waits ---
 
-    async def read_key(
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        # Any fresh message counts, also below the mark of its lane: whoever has none in hand has read all of them.
+        each = [
+            {"destination": destination, "partitions": list(lanes.partitions), "number": number}
+            for number, (destination, lanes) in enumerate(idle.items())
+        ]
+        rows = await self._database.read(lambda tx: tx.union("peek", each) if each else [])
+        found = {number: (has_something, has_blocked) for number, has_something, has_blocked in rows}
+        return {
+            destination: QuietLanes(lanes.cursor, has_blocked=bool(found[number][1]))
+            for number, (destination, lanes) in enumerate(idle.items())
+            if not found[number][0]
+        }
+
+    async def find_due(
         self,
         destination: str,
         *,
-        partition: int,
-        key: str,
-        after: int,
+        partitions: Sequence[int],
+        limit: int,
+        after: DueMark | None = None,
+        max_bytes: int = NO_BYTE_LIMIT,
+    ) -> Sequence[DueMessage]:
+        search = DueSearch(partitions, limit=limit, after=after)
+
+        def work(tx: Transaction) -> None:
+            while lanes := search.next_lanes():
+                each = [
+                    {"destination": destination, "partition": lane, "limit": search.share, **_mark_values(mark)}
+                    for lane, mark in lanes.items()
+                ]
+                rows = tx.union("find_due", each)
+                search.add(lanes, [(*row[:4], _to_due_time(row[4]), row[5]) for row in rows])
+
+        await self._database.read(work)
+        return search.choose(max_bytes)
+
+    async def read_due(self, destination: str, ids: Sequence[int]) -> Sequence[Message]:
+        values = {"destination": destination, "ids": list(ids)}
+        return messages_from_rows(await self._database.query("read_due", values))
+
+    async def read_keys(
+        self,
+        destination: str,
+        keys: Sequence[tuple[int, str]],
+        *,
+        key_limit: int,
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
-    ) -> Sequence[Message]:
-        values = {
-            "destination": destination, "partition": partition, "key": key, "after": after, "limit": limit,
-            "max_bytes": max_bytes,
-        }  # fmt: skip
-        return messages_from_rows(await self._database.query("read_key", values))
+    ) -> Sequence[KeyMessages]:
+        def work(tx: Transaction) -> list[tuple[tuple[int, str], Any]]:
+            each = [
+                {"destination": destination, "partition": partition, "key": key, "number": number, "limit": key_limit}
+                for number, (partition, key) in enumerate(keys)
+            ]
+            found = sorted(tx.union("find_blocked", each) if each else [])[:limit]
+            ids = cut_sizes([(id_, size) for _, id_, size in found], max_bytes)
+            rows = {row[0]: row for row in tx.query("read", {"ids": ids})} if ids else {}
+            return [(keys[number], rows[id_]) for number, id_, _ in found[: len(ids)]]
+
+        found = await self._database.read(work)
+        messages = messages_from_rows(row for _, row in found)
+        of_keys = zip((key for key, _ in found), messages, strict=True)
+        return split_by_key(keys, of_keys, key_limit=key_limit, limit=limit, max_bytes=max_bytes)
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         lanes = {"destination": destination, "partitions": list(partitions)}
@@ -154,21 +214,31 @@ class SyncSqlStore(Generic[D]):
         ((due,),) = await self._database.query("next_due", lanes)
         return None if due is None else to_time(due)
 
+    async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
+        values = {"destination": destination, "message_ids": [str(message_id) for message_id in message_ids]}
+
+        def work(tx: Transaction) -> Mapping[UUID, timedelta]:
+            now = from_microseconds(tx.now)
+            firsts = {UUID(message_id): to_time(at) for message_id, at in tx.query("first_tries", values)}
+            return {name: max(now - at, timedelta(0)) for name, at in firsts.items() if at is not NO_TIME}
+
+        return await self._database.read(work)
+
     # --- claims ---
 
     async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
         return await self._database.write_relaxed(lambda tx: record_claim(tx, fence, claim, park=park))
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
         for failure in settlement.failures:
             failure.check()
         # A lost delivery costs a repeat, but a lost failure would spend an attempt that nobody knows of.
         write = self._database.write if settlement.failures else self._database.write_relaxed
         try:
-            await write(lambda tx: settle(tx, fence, settlement, keep=self._keep))
+            return await write(lambda tx: settle(tx, fence, settlement, keep=self._keep))
         except StoreRefused:
             # History may have one of the ids already. Looking for each would cost every settlement an index probe.
-            await write(lambda tx: settle(tx, fence, settlement, keep=self._keep, renumbers=True))
+            return await write(lambda tx: settle(tx, fence, settlement, keep=self._keep, renumbers=True))
 
     # --- membership ---
 
@@ -233,6 +303,9 @@ class SyncSqlStore(Generic[D]):
                 tx.execute(name, {"relay_id": str(relay_id)})
 
         await self._database.write(work)
+
+    async def mark_lanes(self, relay_id: UUID) -> None:
+        """Do nothing: no dead rows stand at the start of a lane."""
 
     async def forget(self, *, stale_after: timedelta) -> int:
         def work(tx: Transaction) -> int:
@@ -304,6 +377,23 @@ class SyncSqlStore(Generic[D]):
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
         return await self._database.write(lambda tx: _delete_closed(tx, ids))
+
+    async def restore(self, messages: Sequence[Message], *, by: str) -> int:
+        def work(tx: Transaction) -> int:
+            named = {"message_ids": [str(message.message_id) for message in messages]}
+            known = [(UUID(message_id), destination) for message_id, destination in tx.query("restore_known", named)]
+            missing = select_missing(messages, known)
+            if not missing:
+                return 0
+            taken = {row[0] for row in tx.query("restore_taken", {"ids": list_possible_ids(missing)})}
+            ((highest,),) = tx.query("restore_highest")
+            for message, id_ in zip(missing, choose_ids(missing, taken=taken, highest=highest), strict=True):
+                values = closed_values(message) | {"id": id_, "by": by, "detail": describe_closing(message)}
+                tx.execute("restore", values)
+                tx.execute("journal_restored", values)
+            return len(missing)
+
+        return await self._database.write(work)
 
     async def note(self, action: str, *, by: str, detail: str) -> None:
         values = {"action": action, "by": by, "detail": detail}
@@ -406,7 +496,7 @@ class SyncSqlStore(Generic[D]):
         return await self._database.read(work)
 
     async def oldest_due(self) -> Mapping[str, datetime]:
-        rows = await self._database.query("oldest_due", {"limit": _OLDEST_LOOKED_UP})
+        rows = await self._database.query("oldest_due")
         return {clean_text(destination): to_time(at) for destination, at in rows}
 
     async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
@@ -535,3 +625,16 @@ def _change_inbox(
         tx.execute(name, values)
         tx.execute("journal_inbox", values | {"action": action.value, "by": by})
     return len(failures)
+
+
+def _mark_values(mark: DueMark | None) -> dict[str, object]:
+    if mark is None or mark.available_at is None:
+        return {"after": _BEFORE_ALL, "after_id": 0 if mark is None else mark.id}
+    return {"after": to_microseconds(mark.available_at), "after_id": mark.id}
+
+
+def _to_due_time(stored: int) -> datetime | None:
+    try:
+        return from_microseconds(stored)
+    except (TypeError, OverflowError, ValueError):
+        return None

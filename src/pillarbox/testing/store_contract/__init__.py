@@ -34,10 +34,11 @@ from pillarbox.testing.store_contract.queries import CountsContract, FindContrac
 from pillarbox.testing.store_contract.reading import (
     ByteLimitContract,
     LateRowsContract,
+    PeekContract,
     ReadContract,
     SkippedKeysContract,
 )
-from pillarbox.testing.store_contract.retention import KeepContract, PurgeContract
+from pillarbox.testing.store_contract.retention import KeepContract, PurgeContract, RestoreContract
 from pillarbox.testing.store_contract.waiting import BlockedKeysContract, DueContract
 from pillarbox.testing.store_contract.writing import TimesContract, WakeupContract, WriteContract
 
@@ -50,6 +51,7 @@ class StoreContract(
     ByteLimitContract,
     LateRowsContract,
     SkippedKeysContract,
+    PeekContract,
     DueContract,
     BlockedKeysContract,
     ClaimContract,
@@ -70,6 +72,7 @@ class StoreContract(
     RefusalContract,
     RevisionContract,
     PurgeContract,
+    RestoreContract,
     JournalContract,
     FindContract,
     CountsContract,

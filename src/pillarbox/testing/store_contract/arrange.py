@@ -7,7 +7,16 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from pillarbox.contracts.store import Claim, FailedOutcome, Fence, Selection, Settlement, Store
+from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
+    Claim,
+    FailedOutcome,
+    Fence,
+    RelayStore,
+    Selection,
+    Settlement,
+    Store,
+)
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import find_key, sample_relay
@@ -29,7 +38,9 @@ __all__ = [
     "own",
     "park",
     "put",
+    "read_due",
     "read_everything",
+    "read_key",
     "read_state",
     "reload",
     "retry",
@@ -119,6 +130,29 @@ async def read_state(store: Store, message: Message) -> State:
 
 def list_ids(messages: Iterable[Message]) -> list[int]:
     return [message.id for message in messages]
+
+
+async def read_due(
+    store: RelayStore, *partitions: int, destination: str = "orders", limit: int = MANY, max_bytes: int = NO_BYTE_LIMIT
+) -> list[Message]:
+    """Find what is due and read it, longest due first."""
+    found = await store.find_due(destination, partitions=partitions or [LANE], limit=limit, max_bytes=max_bytes)
+    ids = [due.id for due in found]
+    return sorted(await store.read_due(destination, ids), key=lambda message: ids.index(message.id))
+
+
+async def read_key(
+    store: RelayStore,
+    key: str = NEAR,
+    *,
+    partition: int = LANE,
+    destination: str = "orders",
+    limit: int = MANY,
+    max_bytes: int = NO_BYTE_LIMIT,
+) -> list[Message]:
+    """Read the blocked messages of one key."""
+    (found,) = await store.read_keys(destination, [(partition, key)], key_limit=limit, limit=MANY, max_bytes=max_bytes)
+    return list(found.messages)
 
 
 async def read_everything(store: Store) -> Sequence[object]:

@@ -29,7 +29,9 @@ from pillarbox.testing.store_contract.arrange import (
     own,
     park,
     put,
+    read_due,
     read_everything,
+    read_key,
     read_state,
     reload,
     retry,
@@ -126,7 +128,7 @@ class ClaimContract:
         now = harness.clock.advance(HOUR)
         await park(store, await own(store, LANE), message)
         assert await reload(store, message) == replace(message, waits=Waits.PARKED, available_at=None, status_at=now)
-        assert list(await store.read_due("orders", partitions=[LANE], limit=MANY)) == []
+        assert list(await read_due(store)) == []
 
     async def test_what_retries_or_is_held_is_not_parked(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -154,7 +156,7 @@ class ClaimContract:
     async def test_a_parked_message_is_still_there(self, harness: StoreHarness) -> None:
         messages = await put(harness, *(sample(key=NEAR) for _ in range(3)))
         await park(harness.store, await own(harness.store, LANE), *messages)
-        found = await harness.store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        found = await read_key(harness.store)
         assert list_ids(found) == list_ids(messages)
 
     async def test_a_claim_on_what_does_not_exist_invents_nothing(self, harness: StoreHarness) -> None:
@@ -185,12 +187,20 @@ class ForwardContract:
         assert (forwarded.available_at, forwarded.last_error) == (now, failed.error)
         assert (forwarded.payload, forwarded.key, forwarded.id) == (message.payload, message.key, message.id)
         assert await read_state(store, message) is State.PENDING
-        assert list_ids(await store.read_due("letters", partitions=[LANE], limit=MANY)) == [message.id]
+        assert list_ids(await read_due(store, destination="letters")) == [message.id]
         lines = await store.journal(message_id=message.message_id)
         assert [(line.action, line.destination, line.by) for line in lines] == [
             ("failed", "orders", str(fence.relay_id)),
             ("redriven", "orders", str(fence.relay_id)),
         ]
+
+    async def test_its_attempts_are_counted_afresh(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, retry(message, attempts=4))
+        await settle_failures(store, fence, replace(fail(message), forward_to="letters"))
+        assert (await reload(store, message)).attempts == 0
 
     async def test_it_is_in_nobodys_hands(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -278,6 +288,17 @@ class SettleContract:
         assert await reload(store, message) == replace(
             message, state=State.FAILED, waits=Waits.HELD, attempts=5, last_error="HTTP 400", status_at=now
         )
+
+    async def test_a_park_keeps_attempts_and_the_last_error(self, harness: StoreHarness) -> None:
+        """It says why the message was not delivered before it had to wait for another."""
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, retry(message, attempts=2, error="HTTP 503"))
+        parked = FailedOutcome(message_id=message.id, state=State.PENDING, waits=Waits.PARKED, attempts=2)
+        await settle_failures(store, fence, parked)
+        found = await reload(store, message)
+        assert (found.waits, found.attempts, found.last_error) == (Waits.PARKED, 2, "HTTP 503")
 
     async def test_a_trouble_may_park(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -406,8 +427,65 @@ class SettleContract:
         settlement = Settlement(failures=[retry(retrying), hold(held)], finished=[1])
         await store.settle(fence, settlement)
         before = await store.find(Selection(), limit=MANY)
-        await store.settle(fence, settlement)
-        assert list(await store.find(Selection(), limit=MANY)) == list(before)
+        for repeated in (settlement, replace(settlement, finished=())):
+            await store.settle(fence, repeated)
+            assert list(await store.find(Selection(), limit=MANY)) == list(before)
+            harness.clock.advance(LEASE / 2)
+
+    async def test_a_repeat_does_not_undo_what_an_operator_did_since(self, harness: StoreHarness) -> None:
+        """The first try was recorded and its answer was lost. Then a person redrove, replayed or put off messages."""
+        store = harness.store
+        fence = await own(store, LANE)
+        failed, delivered, retried = messages = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        await store.claim(fence, Claim(1, list_ids(messages)))
+        first = Settlement(
+            delivered=[delivered.id], failures=[fail(failed), retry(retried)], finished=[1],
+            message_ids={message.id: message.message_id for message in messages},
+        )  # fmt: skip
+        await store.settle(fence, first)
+        assert (await store.redrive(Selection(ids=[failed.id]), by="anna", limit=1)).count == 1
+        assert (await store.replay(Selection(ids=[delivered.id]), by="anna", limit=1)).count == 1
+        later = harness.clock.now() + 9 * HOUR
+        assert (await store.defer(Selection(ids=[retried.id]), until=later, by="anna", limit=1)).count == 1
+        before = await read_everything(store)
+        await store.settle(fence, first)
+        assert await read_everything(store) == before
+
+    async def test_a_repeated_delivery_does_not_undo_a_replay(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        (message,) = await put(harness, sample(key=NEAR))
+        await store.claim(fence, Claim(1, [message.id]))
+        delivery = Settlement(delivered=[message.id], finished=[1])
+        await store.settle(fence, delivery)
+        assert (await store.replay(Selection(), by="anna", limit=1)).count == 1
+        await store.settle(fence, delivery)
+        assert await read_state(store, message) is State.PENDING
+
+    async def test_a_settlement_tells_what_is_in_none_of_its_claims(self, harness: StoreHarness) -> None:
+        """A crash of the database lost a claim. What was in it is open, and the relay must learn that."""
+        store = harness.store
+        fence = await own(store, LANE)
+        claimed, lost, failed = messages = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        await store.claim(fence, Claim(1, [claimed.id]))
+        delivery = Settlement(delivered=[claimed.id, lost.id], finished=[1], touched=[2])
+        mixed = Settlement(delivered=[claimed.id, lost.id], failures=[fail(failed)], finished=[1, 2])
+        assert set(await store.settle(fence, delivery)) == {lost.id}
+        assert set(await store.settle(fence, mixed)) == set(list_ids(messages))
+        assert [await read_state(store, message) for message in messages] == [
+            State.DELIVERED, State.PENDING, State.PENDING,
+        ]  # fmt: skip
+        await store.claim(fence, Claim(3, [lost.id, failed.id]))
+        assert not await store.settle(fence, Settlement(delivered=[lost.id], touched=[3]))
+        assert not await store.settle(fence, Settlement(failures=[fail(failed)], finished=[3]))
+
+    async def test_what_is_in_the_claims_that_are_named_is_recorded(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        failed, delivered = messages = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        await store.claim(fence, Claim(1, list_ids(messages)))
+        await store.settle(fence, Settlement(delivered=[delivered.id], failures=[fail(failed)], finished=[1]))
+        assert [await read_state(store, message) for message in messages] == [State.FAILED, State.DELIVERED]
 
     async def test_what_is_no_longer_open_is_left_alone(self, harness: StoreHarness) -> None:
         store = harness.store

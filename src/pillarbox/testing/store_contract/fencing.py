@@ -6,11 +6,13 @@ The races run the same promises over two connections at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from pillarbox.contracts.store import BulkResult, Claim, Fence, Selection, Settlement, Store
 from pillarbox.errors import Fenced, IllegalTransition
@@ -101,6 +103,20 @@ class FenceContract:
         returned = Settlement(returned=[taken.lost.id, taken.kept.id], finished=[1])
         await _assert_fenced(taken, lambda: taken.store.settle(taken.old, returned))
 
+    async def test_the_epoch_of_another_relay_proves_nothing(self, harness: StoreHarness) -> None:
+        """After a failover that lost commits, two relays may have taken a lane under one epoch."""
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        owner = await own(store, LANE)
+        other = Fence(sample_relay().relay_id, "orders", owner.epochs)
+        before = await read_everything(store)
+        with pytest.raises(Fenced):
+            await store.claim(other, Claim(1, [message.id]))
+        with pytest.raises(Fenced):
+            await store.settle(other, Settlement(delivered=[message.id]))
+        await store.release(other)
+        assert await read_everything(store) == before
+
     async def test_the_fence_holds_after_a_restart(self, harness: StoreHarness) -> None:
         taken = await _take_over(harness)
         store = await harness.restart()
@@ -136,6 +152,23 @@ class FenceContract:
         with pytest.raises(Fenced):
             await harness.store.claim(old, Claim(1, [message.id]))
         await harness.store.claim(new, Claim(1, [message.id]))
+
+    async def test_an_older_epoch_settles_nothing(self, harness: StoreHarness) -> None:
+        """The relay took the lane twice. What it claimed before may have been sent by another in between."""
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        old = await own(store, LANE)
+        new = await own(store, LANE, relay_id=old.relay_id)
+        await store.claim(new, Claim(1, [message.id]))
+        before = await read_everything(store)
+        for settlement in (
+            Settlement(delivered=[message.id], finished=[1]),
+            Settlement(failures=[retry(message)], finished=[1]),
+            Settlement(returned=[message.id], finished=[1]),
+        ):
+            with pytest.raises(Fenced):
+                await store.settle(old, settlement)
+        assert await read_everything(store) == before
 
     async def test_a_lane_that_was_given_up_is_fenced(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR))
@@ -186,6 +219,27 @@ async def _try_to_change(change: Awaitable[BulkResult]) -> bool:
         return False
 
 
+async def _assert_refused_beside_takeover(
+    harness: StoreHarness, message: Message, write: Callable[[Fence], Coroutine[Any, Any, object]]
+) -> None:
+    """Let the old owner of a lane write while a takeover of it has written the new owner and has not committed.
+
+    A check that does not wait for the takeover would see the old owner.
+    """
+    store = harness.store
+    old = await own(store, LANE)
+    await store.claim(old, Claim(1, [message.id]))
+    heir = await _register(store)
+    messages, journal, *_ = await read_everything(store)
+    async with harness.open_takeover(heir, "orders", LANE) as takeover:
+        call = asyncio.create_task(write(old))
+        await takeover.wait_for(call)
+        await takeover.commit()
+        with pytest.raises(Fenced):
+            await call
+    assert (await read_everything(store))[:2] == (messages, journal)
+
+
 class RaceContract:
     """Calls of two connections at the same time: one of them wins, and the other one is refused or finds nothing."""
 
@@ -210,6 +264,28 @@ class RaceContract:
             assert await read_state(store, message) is (State.DELIVERED if stood else State.SENDING)
             await second.leave(heir)
             await store.discard(Selection(states=[State.PENDING]), by="test", reason="round over", limit=MANY)
+
+    async def test_a_delivery_beside_a_takeover_waits_for_it_and_is_refused(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        delivered = Settlement(delivered=[message.id], finished=[1])
+        await _assert_refused_beside_takeover(harness, message, lambda old: harness.store.settle(old, delivered))
+
+    async def test_a_failure_beside_a_takeover_waits_for_it_and_is_refused(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        failed = Settlement(failures=[fail(message)], finished=[1])
+        await _assert_refused_beside_takeover(harness, message, lambda old: harness.store.settle(old, failed))
+
+    async def test_a_claim_beside_a_takeover_waits_for_it_and_is_refused(self, harness: StoreHarness) -> None:
+        message, later = await put(harness, sample(key=NEAR), sample(key=NEAR))
+        claim = Claim(2, [later.id])
+        await _assert_refused_beside_takeover(harness, message, lambda old: harness.store.claim(old, claim))
+        assert await read_state(harness.store, later) is State.PENDING
+
+    async def test_a_park_beside_a_takeover_waits_for_it_and_is_refused(self, harness: StoreHarness) -> None:
+        message, later = await put(harness, sample(key=NEAR), sample(key=NEAR))
+        await _assert_refused_beside_takeover(
+            harness, message, lambda old: harness.store.claim(old, Claim(2, []), park=[later.id])
+        )
 
     async def test_a_relay_that_leaves_while_it_takes_owns_nothing(self, harness: StoreHarness) -> None:
         """Either it takes first and its leaving frees what it took, or it leaves first and takes nothing."""
@@ -261,6 +337,45 @@ class RaceContract:
             inherited = [one for _, of_one in takings for one in of_one]
             assert [(list_ids(one.messages), one.claim.strikes) for one in inherited] == [([message.id], 1)]
             assert await read_state(store, message) is State.SENDING
+
+    async def test_two_heirs_of_one_claim_each_inherit_what_is_in_their_lanes(self, harness: StoreHarness) -> None:
+        """The claim of a relay that died may have messages of many lanes, and many relays take those at once."""
+        store, second = harness.store, await harness.open_second()
+        for _ in range(_ROUNDS):
+            messages = await put(harness, sample(key=NEAR), sample(key=FAR))
+            await store.claim(await own(store, LANE, OTHER), Claim(1, list_ids(messages)))
+            harness.clock.advance(LEASE)
+            heirs = [await _register(store), await _register(second)]
+            takings = await asyncio.gather(
+                store.take(heirs[0], "orders", partitions=[LANE], lease=LEASE, claim_number=1),
+                second.take(heirs[1], "orders", partitions=[OTHER], lease=LEASE, claim_number=1),
+            )
+            inherited = [[(list_ids(one.messages), one.claim.strikes) for one in of_one] for _, of_one in takings]
+            assert inherited == [[([message.id], 1)] for message in messages]
+            for heir in heirs:
+                await store.leave(heir)
+            await store.discard(Selection(states=[State.PENDING]), by="test", reason="round over", limit=MANY)
+
+    async def test_one_heir_takes_over_several_destinations_at_once(self, harness: StoreHarness) -> None:
+        store, names = harness.store, ["orders", "billing", "mail"]
+        for _ in range(_ROUNDS):
+            messages = await put(harness, *(replace(sample(key=NEAR), destination=name) for name in names))
+            dead = await _register(store)
+            for number, (name, message) in enumerate(zip(names, messages, strict=True), start=1):
+                lanes, _ = await store.take(dead, name, partitions=[LANE], lease=LEASE, claim_number=100 * number)
+                await store.claim(Fence(dead, name, {LANE: lanes[0].epoch}), Claim(number, [message.id]))
+            harness.clock.advance(LEASE)
+            heir = await _register(store)
+            takings = await asyncio.gather(
+                *(
+                    store.take(heir, name, partitions=[LANE], lease=LEASE, claim_number=100 * number)
+                    for number, name in enumerate(names, start=1)
+                )
+            )
+            inherited = [list_ids(one.messages) for _, of_one in takings for one in of_one]
+            assert inherited == [[message.id] for message in messages]
+            await store.leave(heir)
+            await store.discard(Selection(states=[State.PENDING]), by="test", reason="round over", limit=MANY)
 
     async def test_two_operators_redrive_a_message_once(self, harness: StoreHarness) -> None:
         store, second = harness.store, await harness.open_second()

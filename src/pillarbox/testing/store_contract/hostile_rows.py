@@ -19,7 +19,19 @@ from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import find_key, sample, sample_relay
-from pillarbox.testing.store_contract.arrange import HOUR, LANE, LEASE, MANY, NEAR, list_ids, own, put, reload
+from pillarbox.testing.store_contract.arrange import (
+    HOUR,
+    LANE,
+    LEASE,
+    MANY,
+    NEAR,
+    list_ids,
+    own,
+    put,
+    read_due,
+    read_key,
+    reload,
+)
 
 __all__ = ["HostileRowsContract", "check_hostile_rows"]
 
@@ -53,8 +65,8 @@ class HostileRowsContract:
         retry = FailedOutcome(message_id=message.id, state=State.PENDING, waits=Waits.RETRY, delay=timedelta(0))
         await store.settle(fence, Settlement(failures=[retry]))
 
-        (due,) = await store.read_due("orders", partitions=[LANE], limit=MANY)
-        by_key = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        (due,) = await read_due(store)
+        by_key = await read_key(store)
 
         assert due.unreadable == message.unreadable
         assert list_ids(by_key) == [message.id]
@@ -253,9 +265,9 @@ async def _put_unreadable(harness: StoreHarness) -> Message:
 async def _read_all(store: Store) -> list[Message]:
     """Read what a relay would read: fresh messages, those that wait and are due, and those that wait behind others."""
     fresh = await store.read("orders", partitions=_LANES, cursor=None, limit=MANY)
-    found = [*fresh.messages, *await store.read_due("orders", partitions=_LANES, limit=MANY)]
+    found = [*fresh.messages, *await read_due(store, *_LANES)]
     for blocked in await store.blocked_keys("orders", partitions=_LANES):
-        found += await store.read_key("orders", partition=blocked.partition, key=blocked.key, after=0, limit=MANY)
+        found += await read_key(store, blocked.key, partition=blocked.partition)
     by_id = {message.id: message for message in found}
     return [by_id[id_] for id_ in sorted(by_id)]
 

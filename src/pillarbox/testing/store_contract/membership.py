@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID, uuid4
 
+import pytest
 from msgspec.structs import replace
 
 from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, RelayInfo, Selection, Settlement, Store
+from pillarbox.errors import Fenced
 from pillarbox.message import State
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample, sample_relay
@@ -64,8 +66,9 @@ class MembershipContract:
 
     async def test_a_registered_relay_is_alive_for_one_lease(self, harness: StoreHarness) -> None:
         relay = replace(
-            sample_relay(), destinations=["orders", "billing"], reachable=["billing"], service="shöp", asleep=True
-        )
+            sample_relay(), destinations=["orders", "billing"], reachable=["billing"], service="shöp", asleep=True,
+            labels={"team": "shöp, \"one\"", "zone": "eu"},
+        )  # fmt: skip
         now = harness.clock.now()
         await harness.store.register(relay, lease=LEASE)
         (found,) = (await harness.store.registry(lease=LEASE)).relays
@@ -81,6 +84,18 @@ class MembershipContract:
         before = (await harness.store.registry(lease=LEASE)).relays
         await harness.store.register(relay, lease=LEASE)
         assert list((await harness.store.registry(lease=LEASE)).relays) == list(before)
+        now = harness.clock.advance(LEASE / 2)
+        await harness.store.register(relay, lease=LEASE)
+        (again,) = (await harness.store.registry(lease=LEASE)).relays
+        assert (again.started_at, again.expires_at) == (before[0].started_at, now + LEASE)
+
+    async def test_registering_anew_replaces_the_labels(self, harness: StoreHarness) -> None:
+        relay = sample_relay()
+        for labels in ({"zone": "eu"}, {"team": "shop"}, {}):
+            await harness.store.register(replace(relay, labels=labels), lease=LEASE)
+            assert await harness.store.renew(relay.relay_id, lease=LEASE, reachable=[])
+            (found,) = (await harness.store.registry(lease=LEASE)).relays
+            assert found.labels == labels
 
     async def test_relays_are_listed_by_id(self, harness: StoreHarness) -> None:
         relays = [sample_relay() for _ in range(5)]
@@ -341,6 +356,14 @@ class LeaveContract:
         await store.settle(new, Settlement(delivered=[message.id], finished=[1]))
         assert await read_state(store, message) is State.DELIVERED
 
+    async def test_releasing_under_an_older_epoch_gives_nothing_up(self, harness: StoreHarness) -> None:
+        old = await own(harness.store, LANE)
+        new = await own(harness.store, LANE, relay_id=old.relay_id)
+        await harness.store.release(old)
+        assert await _read_owned(harness.store) == {LANE}
+        await harness.store.release(new)
+        assert await _read_owned(harness.store) == set()
+
     async def test_leaving_gives_everything_up(self, harness: StoreHarness) -> None:
         store = harness.store
         near, billed, theirs = await put(
@@ -359,6 +382,8 @@ class LeaveContract:
         states = [await read_state(store, message) for message in (near, billed, theirs)]
         assert states == [State.PENDING, State.PENDING, State.SENDING]
         assert not await store.renew(fence.relay_id, lease=LEASE, reachable=[])
+        with pytest.raises(Fenced):
+            await store.claim(fence, Claim(3, [near.id]))
         for destination in ("orders", "billing"):
             heir = await _register(store)
             lanes, inherited = await store.take(heir, destination, partitions=[LANE], lease=LEASE, claim_number=1)
@@ -426,6 +451,7 @@ class LeaveContract:
         await store.settle(fence, Settlement(delivered=[message.id]))
         harness.clock.advance(LEASE + HOUR)
         await store.forget(stale_after=HOUR)
+        assert list(await store.claims(older_than=timedelta(0))) == []
         await store.replay(Selection(ids=[message.id]), by="ann", limit=1)
         assert await read_state(store, message) is State.PENDING
 
@@ -608,6 +634,16 @@ class RecoveryContract:
         heir, first = await _take_as_heir(store, LANE)
         _, second = await _take_as_heir(store, LANE, relay=heir)
         assert _summarize(second) == _summarize(first) == [(1, 1, [message.id])]
+
+    async def test_what_a_relay_takes_over_from_itself_leaves_its_old_claim(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        await store.claim(fence, Claim(1, [message.id]))
+        again, recovered = await _take_as_heir(store, LANE, claim_number=5, relay=fence)
+        assert [one.claim.number for one in recovered] == [5]
+        await store.settle(again, Settlement(returned=[message.id], finished=[5]))
+        assert await read_state(store, message) is State.PENDING
 
     async def test_an_inheritance_survives_a_restart(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR))

@@ -32,7 +32,9 @@ from pillarbox.testing.store_contract.arrange import (
     own,
     park,
     put,
+    read_due,
     read_everything,
+    read_key,
     read_state,
     reload,
     retry,
@@ -70,7 +72,7 @@ class RedriveContract:
         expected = replace(failed, state=State.PENDING, waits=Waits.RETRY, available_at=now, attempts=0, status_at=now)
         assert await reload(store, failed) == expected
         assert expected.last_error == "HTTP 400"
-        assert list(await store.read_due("orders", partitions=[LANE], limit=MANY)) == [expected]
+        assert list(await read_due(store)) == [expected]
 
     async def test_it_comes_back_as_due_and_never_as_fresh(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -81,7 +83,7 @@ class RedriveContract:
             assert list((await store.read("orders", partitions=[LANE], cursor=cursor, limit=MANY)).messages) == []
         blocked = await store.blocked_keys("orders", partitions=[LANE])
         assert [(key.partition, key.key) for key in blocked] == [(LANE, NEAR)]
-        assert list_ids(await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)) == [failed.id]
+        assert list_ids(await read_key(store)) == [failed.id]
 
     async def test_a_held_message_goes_again(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -120,7 +122,7 @@ class RedriveContract:
         skipped = Selection(states=[State.SKIPPED])
         assert await store.redrive(skipped, by="ann", limit=MANY) == BulkResult(0, 0)
         assert await store.redrive(skipped, by="ann", limit=MANY, to="orders") == BulkResult(1, message.id)
-        assert list_ids(await store.read_due("orders", partitions=[LANE], limit=MANY)) == [message.id]
+        assert list_ids(await read_due(store)) == [message.id]
 
     async def test_to_another_destination(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -132,8 +134,8 @@ class RedriveContract:
         for before in (failed, held):
             after = await reload(store, before)
             assert (after.destination, after.partition, after.id) == ("spare", before.partition, before.id)
-        assert list(await store.read_due("orders", partitions=[LANE], limit=MANY)) == []
-        assert list_ids(await store.read_due("spare", partitions=[LANE], limit=MANY)) == list_ids([failed, held])
+        assert list(await read_due(store)) == []
+        assert list_ids(await read_due(store, destination="spare")) == list_ids([failed, held])
 
     async def test_other_states_are_not_touched(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -143,7 +145,8 @@ class RedriveContract:
         await settle_failures(store, fence, fail(failed))
         await store.claim(fence, Claim(1, [sending.id]))
         before = [await reload(store, message) for message in (pending, sending, delivered)]
-        assert (await store.redrive(Selection(), by="ann", limit=MANY)).count == 1
+        assert await store.redrive(Selection(), by="ann", limit=1) == BulkResult(1, failed.id)
+        assert (await store.redrive(Selection(), by="ann", limit=MANY)).count == 0
         assert [await reload(store, message) for message in (pending, sending, delivered)] == before
 
     async def test_redrives_go_in_id_order_in_batches(self, harness: StoreHarness) -> None:
@@ -363,9 +366,9 @@ class DeferContract:
         blocked = await store.blocked_keys("orders", partitions=[LANE])
         assert [(key.partition, key.key) for key in blocked] == [(LANE, NEAR)]
         assert list((await store.read("orders", partitions=[LANE], cursor=None, limit=MANY)).messages) == []
-        assert list(await store.read_due("orders", partitions=[LANE], limit=MANY)) == []
+        assert list(await read_due(store)) == []
         harness.clock.advance(HOUR)
-        assert list_ids(await store.read_due("orders", partitions=[LANE], limit=MANY)) == [message.id]
+        assert list_ids(await read_due(store)) == [message.id]
 
     async def test_others_are_left_alone(self, harness: StoreHarness) -> None:
         """Parked ones wait for their head, held ones for a person, claimed ones for an answer."""
@@ -577,7 +580,7 @@ class GoneRelayContract:
         _, inherited = await store.take(heir.relay_id, "orders", partitions=[LANE], lease=LEASE, claim_number=1)
         assert [list_ids(one.messages) for one in inherited] == [[second.id]]
         assert await read_state(store, near) is State.PENDING
-        assert not await store.read_due("orders", partitions=[LANE], limit=MANY)
+        assert not await read_due(store)
 
 
 class InboxContract:
@@ -619,6 +622,12 @@ class InboxContract:
         assert (line.action, line.by, line.destination) == (Action.REDRIVEN, "ann", "inbox:mailer")
         assert "m1" in (line.detail or "")
         assert await harness.accept("mailer", "/shop", "m1")
+
+    async def test_the_starts_of_a_redriven_one_are_counted_afresh(self, harness: StoreHarness) -> None:
+        """Else a consumer would take its failed attempts for its own deaths."""
+        await harness.fail_inbox("mailer", "m1", content=b"1")
+        await harness.store.redrive_inbox(_ANY_FAILURE, by="ann", limit=10)
+        assert [await harness.start_inbox("mailer", "m1") for _ in range(2)] == [1, 2]
 
     async def test_no_more_than_asked_for_are_redriven(self, harness: StoreHarness) -> None:
         for number in range(3):

@@ -23,7 +23,7 @@ from pillarbox.contracts.store import (
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
-from pillarbox.testing.samples import sample
+from pillarbox.testing.samples import find_key, sample
 from pillarbox.testing.store_contract.arrange import (
     FAR,
     HOUR,
@@ -398,6 +398,23 @@ class RollupContract:
             await settle_failures(store, fence, retry(message, attempts=attempts, delay=9 * HOUR))
             assert dict(await store.oldest_due()) == {"orders": message.created_at}
 
+    async def test_what_waits_unsent_for_a_blocked_address_is_as_old_as_before(self, harness: StoreHarness) -> None:
+        store = harness.store
+        first, second = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        harness.clock.advance(_MINUTE)
+        (fresh,) = await put(harness, sample(key=THIRD))
+        fence = await own(store, LANE, lease=9 * HOUR)
+        held = [replace(retry(one, attempts=0, delay=9 * HOUR), spends=False, tried=False) for one in (first, second)]
+        await settle_failures(store, fence, *held)
+        harness.clock.advance(HOUR)
+        assert dict(await store.oldest_due()) == {"orders": first.created_at}
+        due = {one.state: one for one in await store.counts() if one.due}
+        assert (due[State.PENDING].count, due[State.PENDING].oldest_at) == (3, first.created_at)
+        assert list(await store.journal()) == [], "nothing was tried"
+        await store.discard(Selection(ids=[first.id]), by="ann", reason="no", limit=1)
+        await close(store, fence, fresh, State.DELIVERED)
+        assert dict(await store.oldest_due()) == {"orders": second.created_at}
+
     async def test_a_deferred_one_is_old_from_its_due_time_on_after_attempts_too(self, harness: StoreHarness) -> None:
         store = harness.store
         (message,) = await put(harness, sample(key=NEAR), delay=HOUR)
@@ -496,6 +513,32 @@ class RollupContract:
         latencies = [one.latency_max for one in await harness.store.rollups(window=HOUR) if one.delivered]
         assert [_is_near(latency, now - (message.available_at or now)) for latency in latencies] == [True]
 
+    async def test_what_waits_unsent_is_recorded_and_was_not_retried(self, harness: StoreHarness) -> None:
+        """Very many wait for one address alike; with other delays, errors and attempts they stay apart."""
+        store = harness.store
+        fence = await own(store, LANE)
+        first, second, third, other = await put(harness, *(sample(key=NEAR) for _ in range(4)))
+        full = FailedOutcome(
+            message_id=first.id, state=State.PENDING, waits=Waits.RETRY, error="full", delay=HOUR, spends=False,
+            tried=False,
+        )  # fmt: skip
+        alike = [replace(full, message_id=one.id) for one in (first, second)]
+        later, spent = (
+            replace(full, message_id=third.id, delay=2 * HOUR),
+            replace(full, message_id=other.id, attempts=2),
+        )
+        await store.settle(fence, Settlement(failures=[*alike, later, spent]))
+        found = {one.id: one for one in await store.find(Selection(), limit=10)}
+        assert [(found[one.id].attempts, found[one.id].last_error) for one in (first, second, third, other)] == [
+            (0, "full"), (0, "full"), (0, "full"), (2, "full")
+        ]  # fmt: skip
+        due_at = [found[one.id].available_at for one in (first, second, third)]
+        assert due_at[0] == due_at[1]
+        assert due_at[2] is not None
+        assert due_at[0] is not None
+        assert due_at[2] - due_at[0] == HOUR
+        assert [one.retried for one in await store.rollups(window=HOUR)] in ([], [0])
+
     async def test_each_outcome_has_its_counter(self, harness: StoreHarness) -> None:
         store = harness.store
         fence = await own(store, LANE)
@@ -544,6 +587,24 @@ class RollupContract:
         for fence, message in zip(fences, (near, far), strict=True):
             await store.settle(fence, Settlement(delivered=[message.id]))
         assert (await _sum_rollups(store)).delivered == 2
+
+    async def test_settlements_of_a_minute_add_up(self, harness: StoreHarness) -> None:
+        store, now = harness.store, harness.clock.now()
+        now = harness.clock.advance(_MINUTE - timedelta(seconds=now.second, microseconds=now.microsecond))
+        fence = await own(store, LANE)
+        keys = [find_key(LANE, nth=nth) for nth in range(6)]
+        messages = await put(harness, *(sample(key=key, available_at=now, event_time=now) for key in keys))
+        harness.clock.advance(timedelta(seconds=6))
+        ids = list_ids(messages)
+        await store.settle(fence, Settlement(delivered=[ids[0]], failures=[retry(messages[1]), fail(messages[2])]))
+        (late,) = await put(harness, sample(key=NEAR, available_at=harness.clock.now(), event_time=harness.clock.now()))
+        await store.settle(fence, Settlement(delivered=[late.id], failures=[retry(messages[3]), fail(messages[4])]))
+        for message in (messages[5], messages[1]):
+            await store.discard(Selection(ids=[message.id]), by="ann", reason="no", limit=1)
+        rollup = await _sum_rollups(store)
+        assert (rollup.delivered, rollup.retried, rollup.failed, rollup.discarded) == (2, 2, 2, 2)
+        assert (round(rollup.latency_sum, 3), round(rollup.latency_max, 3)) == (6.0, 6.0)
+        assert (round(rollup.end_to_end_sum, 3), round(rollup.end_to_end_max, 3)) == (6.0, 6.0)
 
     async def test_each_destination_and_minute_has_its_counters(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -604,6 +665,35 @@ class JournalContract:
         (message,) = await put(harness, sample(key=NEAR))
         await close(harness.store, await own(harness.store, LANE), message, State.DELIVERED)
         assert list(await harness.store.journal()) == []
+
+    async def test_for_how_long_a_message_was_tried_survives_its_relays(self, harness: StoreHarness) -> None:
+        """Tries that spent no attempt, since a person last had the message sent again."""
+        store = harness.store
+        first = sample(key=NEAR)
+        tried, spent, fresh, other = await put(
+            harness, first, sample(key=SECOND), sample(key=THIRD),
+            sample(key=NEAR, destination="billing", message_id=first.message_id),
+        )  # fmt: skip
+        names = [one.message_id for one in (tried, spent, fresh)]
+        billing = await own(store, LANE, destination="billing", lease=10 * HOUR)
+        await settle_failures(store, billing, replace(retry(other, attempts=0), spends=False))
+        harness.clock.advance(HOUR)
+        for number in range(3):
+            fence = await own(store, LANE)
+            outcome = replace(retry(tried, attempts=0, error=f"HTTP {number}"), spends=False)
+            await settle_failures(store, fence, outcome, retry(spent, attempts=number + 1))
+            await store.leave(fence.relay_id)
+            harness.clock.advance(HOUR)
+        assert dict(await store.tried_for("orders", message_ids=names)) == {tried.message_id: 3 * HOUR}
+        assert dict(await store.tried_for("billing", message_ids=names)) == {tried.message_id: 4 * HOUR}
+        assert dict(await store.tried_for("orders", message_ids=[])) == {}
+        fence = await own(store, LANE)
+        await close(store, fence, tried, State.FAILED)
+        await store.redrive(Selection(ids=[tried.id]), by="ann", limit=MANY)
+        assert dict(await store.tried_for("orders", message_ids=names)) == {}
+        await settle_failures(store, fence, replace(retry(tried, attempts=0), spends=False))
+        harness.clock.advance(HOUR)
+        assert dict(await store.tried_for("orders", message_ids=names)) == {tried.message_id: HOUR}
 
     async def test_every_trouble_leaves_a_line(self, harness: StoreHarness) -> None:
         store = harness.store

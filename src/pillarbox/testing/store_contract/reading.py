@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from pillarbox.contracts.store import Claim, Cursor, ReadResult, Selection, Settlement, Store
+from pillarbox.contracts.store import Claim, Cursor, IdleLanes, QuietLanes, ReadResult, Selection, Settlement, Store
 from pillarbox.message import Message
 from pillarbox.testing.harness import HarnessTransaction, StoreHarness
 from pillarbox.testing.samples import find_key, sample
@@ -28,12 +28,21 @@ from pillarbox.testing.store_contract.arrange import (
     own,
     park,
     put,
+    read_due,
     read_everything,
+    read_key,
     retry,
     settle_failures,
 )
 
-__all__ = ["ByteLimitContract", "Interleaving", "LateRowsContract", "ReadContract", "SkippedKeysContract"]
+__all__ = [
+    "ByteLimitContract",
+    "Interleaving",
+    "LateRowsContract",
+    "PeekContract",
+    "ReadContract",
+    "SkippedKeysContract",
+]
 
 _MAX_PAGES: Final = 50
 """More reads than any test needs: a store that returns messages for ever fails."""
@@ -194,8 +203,9 @@ class ReadContract:
         fence = await own(store, LANE)
         await settle_failures(store, fence, retry(retrying, delay=None), hold(held))
         await park(store, fence, parked)
-        reading = await store.read("orders", partitions=[LANE], cursor=None, limit=MANY)
-        assert list(reading.messages) == [fresh]
+        for limit in (1, MANY):  # what waits does not count against the limit
+            reading = await store.read("orders", partitions=[LANE], cursor=None, limit=limit)
+            assert list(reading.messages) == [fresh]
 
     async def test_what_was_given_back_is_read_again_from_the_start(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -341,6 +351,8 @@ class ByteLimitContract:
         )
         assert list(rest.messages) == messages[3:]
         assert LANE in rest.complete
+        exact = await harness.store.read("orders", partitions=[LANE], cursor=None, limit=MANY, max_bytes=200)
+        assert list(exact.messages) == messages[:2]
 
     async def test_one_message_comes_however_large_it_is(self, harness: StoreHarness) -> None:
         large, _ = await put(harness, sample(key=NEAR, payload=bytes(100_000)), sample(key=NEAR))
@@ -375,21 +387,18 @@ class ByteLimitContract:
             await settle_failures(store, fence, retry(message))
             harness.clock.advance(timedelta(milliseconds=1))
         harness.clock.advance(HOUR)
-        due = await store.read_due("orders", partitions=[LANE, OTHER], limit=MANY, max_bytes=101)
+        due = await read_due(store, LANE, OTHER, max_bytes=101)
         assert list_ids(due) == list_ids(messages[:2])
         assert [len(message.payload) for message in due] == [100, 100]
-        assert list_ids(await store.read_due("orders", partitions=[LANE, OTHER], limit=MANY, max_bytes=1)) == [
-            messages[0].id
-        ]
+        assert list_ids(await read_due(store, LANE, OTHER, max_bytes=100)) == [messages[0].id]
 
     async def test_a_key_ends_with_the_message_that_reaches_the_bytes(self, harness: StoreHarness) -> None:
         store = harness.store
         messages = await put(harness, *(sample(key=NEAR, payload=bytes(100)) for _ in range(4)))
         await park(store, await own(store, LANE), *messages)
-        first = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY, max_bytes=101)
+        first = await read_key(store, max_bytes=101)
         assert list_ids(first) == list_ids(messages[:2])
-        rest = await store.read_key("orders", partition=LANE, key=NEAR, after=first[-1].id, limit=MANY, max_bytes=1)
-        assert list_ids(rest) == [messages[2].id]
+        assert list_ids(await read_key(store, max_bytes=100)) == [messages[0].id]
 
     async def test_late_ones_that_are_too_large_make_every_lane_start_over(self, harness: StoreHarness) -> None:
         _skip_without_late_rows(harness)
@@ -556,8 +565,8 @@ class LateRowsContract:
             await slow.commit()
         await park(store, await own(store, LANE), *await store.find(_select(parked), limit=MANY))
         assert _list_payloads(await _read(harness, cursor)) == []
-        assert len(await store.read_due("orders", partitions=[LANE], limit=MANY)) == 1
-        assert len(await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)) == 1
+        assert len(await read_due(store)) == 1
+        assert len(await read_key(store)) == 1
 
     async def test_serialised_writers_are_never_overtaken(self, harness: StoreHarness) -> None:
         """Random interleavings: each key in id order, and everything that was committed."""
@@ -666,3 +675,112 @@ class SkippedKeysContract:
             await slow.commit()
         again = await _read_both_lanes(harness, reading.cursor.skip_keys([NEAR]))
         assert [message.payload for message in again.messages] == [b"late"]
+
+
+_IDLE: Final = ("orders", "billing")
+"""Destinations that are looked into at once."""
+
+
+async def _settle_down(harness: StoreHarness) -> dict[str, IdleLanes]:
+    """Deliver a message to each destination, and read on to the end: from here on only new ones are found."""
+    store, idle = harness.store, {}
+    for name in _IDLE:
+        (message,) = await put(harness, sample(key=NEAR, destination=name))
+        fence = await own(store, LANE, OTHER, destination=name)
+        first = await store.read(name, partitions=[LANE, OTHER], cursor=None, limit=MANY)
+        assert list_ids(first.messages) == [message.id]
+        await store.claim(fence, Claim(1, [message.id]))
+        await store.settle(fence, Settlement(delivered=[message.id], finished=[1]))
+        last = await store.read(name, partitions=[LANE, OTHER], cursor=first.cursor, limit=MANY)
+        await store.leave(fence.relay_id)
+        idle[name] = IdleLanes([LANE, OTHER], last.cursor)
+    return idle
+
+
+def _go_on(quiet: QuietLanes) -> IdleLanes:
+    return IdleLanes([LANE, OTHER], quiet.cursor)
+
+
+class PeekContract:
+    """`Store.peek`."""
+
+    async def test_destinations_with_nothing_to_read_are_quiet(self, harness: StoreHarness) -> None:
+        idle = await _settle_down(harness)
+        for _ in range(3):
+            quiet = await harness.store.peek(idle)
+            assert quiet.keys() == set(_IDLE)
+            assert not any(lanes.has_blocked for lanes in quiet.values())
+            idle = {name: _go_on(lanes) for name, lanes in quiet.items()}
+
+    async def test_nobody_asks_for_nothing(self, harness: StoreHarness) -> None:
+        assert dict(await harness.store.peek({})) == {}
+
+    async def test_a_fresh_message_is_seen_in_its_destination(self, harness: StoreHarness) -> None:
+        store = harness.store
+        idle = {name: _go_on(lanes) for name, lanes in (await store.peek(await _settle_down(harness))).items()}
+        (message,) = await put(harness, sample(key=FAR, destination="billing"))
+        assert (await store.peek(idle)).keys() == {"orders"}
+        found = await store.read("billing", partitions=[LANE, OTHER], cursor=idle["billing"].cursor, limit=MANY)
+        assert list_ids(found.messages) == [message.id]
+
+    async def test_what_came_after_a_look_is_read_from_its_cursor(self, harness: StoreHarness) -> None:
+        quiet = await harness.store.peek(await _settle_down(harness))
+        messages = await put(harness, sample(key=NEAR), sample(key=FAR), sample(key=NEAR))
+        cursor = quiet["orders"].cursor
+        found = await harness.store.read("orders", partitions=[LANE, OTHER], cursor=cursor, limit=MANY)
+        assert list_ids(found.messages) == list_ids(messages)
+
+    async def test_a_deferred_message_is_seen_when_it_is_due(self, harness: StoreHarness) -> None:
+        idle = await _settle_down(harness)
+        (message,) = await put(harness, sample(key=FAR), delay=HOUR)
+        assert message.available_at is not None
+        assert (await harness.store.peek(idle)).keys() == set(_IDLE)
+        harness.clock.jump(message.available_at)
+        assert (await harness.store.peek(idle)).keys() == {"billing"}
+
+    async def test_a_retry_is_seen_when_it_is_due(self, harness: StoreHarness) -> None:
+        store, idle = harness.store, await _settle_down(harness)
+        (message,) = await put(harness, sample(key=NEAR))
+        await settle_failures(store, await own(store, LANE), retry(message, delay=HOUR))
+        quiet = await store.peek(idle)
+        assert {name: lanes.has_blocked for name, lanes in quiet.items()} == {"orders": True, "billing": False}
+        harness.clock.advance(HOUR)
+        assert (await store.peek(idle)).keys() == {"billing"}
+
+    async def test_what_blocks_a_key_is_told(self, harness: StoreHarness) -> None:
+        store, idle = harness.store, await _settle_down(harness)
+        fence = await own(store, LANE, OTHER)
+        (held,) = await put(harness, sample(key=NEAR))
+        await settle_failures(store, fence, hold(held))
+        assert (await store.peek(idle))["orders"].has_blocked
+        await store.discard(Selection(ids=[held.id]), by="test", reason="none", limit=MANY)
+        (parked,) = await put(harness, sample(key=FAR))
+        await park(store, fence, parked)
+        assert (await store.peek(idle))["orders"].has_blocked
+
+    async def test_a_late_message_is_seen(self, harness: StoreHarness) -> None:
+        """It was written before the last read, and committed after it."""
+        _skip_without_late_rows(harness)
+        async with harness.open_transaction() as slow:
+            await slow.insert([sample(key=NEAR)])
+            idle = await _settle_down(harness)
+            quiet = await harness.store.peek(idle)
+            assert quiet.keys() == set(_IDLE)
+            await slow.commit()
+        assert "orders" not in await harness.store.peek(idle)
+        assert "orders" not in await harness.store.peek({name: _go_on(lanes) for name, lanes in quiet.items()})
+
+    async def test_what_was_in_progress_during_a_look_is_read_from_its_cursor(self, harness: StoreHarness) -> None:
+        """Its transaction began after the last read, and before the look."""
+        _skip_without_late_rows(harness)
+        idle = await _settle_down(harness)
+        async with harness.open_transaction() as slow:
+            await slow.insert([sample(key=FAR)])
+            quiet = await harness.store.peek(idle)
+            fresh = await put(harness, sample(key=FAR), sample(key=NEAR))
+            cursor = quiet["orders"].cursor
+            first = await harness.store.read("orders", partitions=[LANE, OTHER], cursor=cursor, limit=MANY)
+            assert list_ids(first.messages) == list_ids(fresh)
+            await slow.commit()
+        second = await harness.store.read("orders", partitions=[LANE, OTHER], cursor=first.cursor, limit=MANY)
+        assert len(second.messages) == 1

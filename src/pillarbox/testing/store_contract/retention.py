@@ -12,6 +12,7 @@ from pillarbox.message import Message, State
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample
 from pillarbox.testing.store_contract.arrange import (
+    FAR,
     HOUR,
     LANE,
     MANY,
@@ -26,13 +27,14 @@ from pillarbox.testing.store_contract.arrange import (
     park,
     put,
     read_everything,
+    read_key,
     read_state,
     reload,
     retry,
     settle_failures,
 )
 
-__all__ = ["KeepContract", "PurgeContract"]
+__all__ = ["KeepContract", "PurgeContract", "RestoreContract"]
 
 _CLOSED = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
 
@@ -186,6 +188,108 @@ class PurgeContract:
         assert (await read_everything(harness.store))[:2] == before[:2]
 
 
+class RestoreContract:
+    """`Store.restore`."""
+
+    async def test_restored_messages_are_as_they_were_and_closed_now(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        at = harness.clock.now() + HOUR
+        messages = await put(
+            harness,
+            sample(key=NEAR, headers={"a": "b"}, subject="s", causation_id="c", payload=b"\x00\xff"),
+            sample(key=None),
+            *(sample(key=NEAR, available_at=at) for _ in _CLOSED[2:]),
+        )
+        fences = [fence, *[await own(store, one.partition) for one in messages if one.partition != LANE]]
+        closed = [
+            await close(store, next(f for f in fences if one.partition in f.epochs), one, state)
+            for one, state in zip(messages, _CLOSED, strict=True)
+        ]
+        assert await store.purge_ids(list_ids(closed)) == len(closed)
+        await put(harness, sample(key=FAR))  # so that the counter is past their ids, whatever the store remembers of it
+        harness.clock.advance(HOUR)
+        now = harness.clock.now()
+        assert await store.restore(closed[:3], by="ann") == 3
+        assert await store.restore(closed, by="ann") == 1
+        assert await store.restore(closed, by="ann") == 0
+        restored = await store.find(Selection(states=_CLOSED), limit=MANY)
+        assert list(restored) == [replace(one, status_at=now) for one in closed]
+        lines = [(line.message_id, line.action, line.by, line.at) for line in await store.journal()]
+        assert lines == [(one.message_id, "restored", "ann", now) for one in closed]
+        (line,) = await store.journal(message_id=closed[0].message_id)
+        assert line.detail == f"delivered at {closed[0].status_at:%Y-%m-%dT%H:%M:%S}Z"
+
+    async def test_their_retention_begins_anew(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await _close_an_hour_apart(harness, 1, State.DELIVERED)
+        closed = await reload(store, message)
+        assert await store.purge(State.DELIVERED, older_than=HOUR, limit=MANY) == 1
+        assert await store.restore([closed], by="ann") == 1
+        assert await store.purge(State.DELIVERED, older_than=HOUR, limit=MANY) == 0
+        harness.clock.advance(HOUR)
+        assert await store.purge(State.DELIVERED, older_than=HOUR, limit=MANY) == 1
+
+    async def test_what_is_there_is_left_alone(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        failed, delivered = await put(harness, sample(key=NEAR), sample(key=SECOND))
+        failed = await close(store, fence, failed, State.FAILED)
+        delivered = await close(store, fence, delivered, State.DELIVERED)
+        await store.redrive(Selection(ids=[failed.id]), by="ann", limit=MANY)
+        before = await read_everything(store)
+        harness.clock.advance(timedelta(seconds=1))
+        assert await store.restore([failed, delivered], by="ann") == 0
+        assert (await read_everything(store))[:2] == before[:2]
+        other = replace(failed, destination="billing")
+        assert await store.restore([other, other], by="ann") == 1
+        assert await store.count(Selection(message_ids=[failed.message_id])) == 2
+
+    async def test_restored_messages_are_sent_again_in_their_order(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        messages = await put(harness, *(sample(key=NEAR) for _ in range(3)))
+        closed = [await close(store, fence, one, State.DELIVERED) for one in messages]
+        assert await store.purge_ids(list_ids(closed)) == 3
+        await put(harness, sample(key=FAR))
+        assert await store.restore(list(reversed(closed)), by="ann") == 3
+        assert (await store.replay(Selection(), by="ann", limit=MANY)).count == 3
+        waiting = await read_key(store)
+        assert [one.message_id for one in waiting] == [one.message_id for one in closed]
+        assert [one.payload for one in waiting] == [one.payload for one in closed]
+
+    async def test_ids_of_another_database_never_meet_its_own(self, harness: StoreHarness) -> None:
+        """A redriven message would have the id that the counter gives to a new one some day."""
+        store = harness.store
+        (mine,) = await put(harness, sample(key=NEAR))
+        foreign = [
+            replace(
+                sample(key=NEAR), id=number, state=State.FAILED, created_at=harness.clock.now(), last_error="HTTP 400",
+                status_at=harness.clock.now(),
+            )
+            for number in (mine.id + 4, mine.id + 2, mine.id + 3)
+        ]  # fmt: skip
+        assert await store.restore(foreign, by="ann") == 3
+        taken = replace(foreign[0], id=mine.id, message_id=sample().message_id)
+        assert await store.restore([taken], by="ann") == 1
+        assert (await store.redrive(Selection(), by="ann", limit=MANY)).count == 4
+        written = await put(harness, *(sample(key=FAR) for _ in range(12)))
+        assert len({one.id for one in written}) == 12
+        waiting = await read_key(store)
+        names = [one.message_id for one in waiting if one.message_id != taken.message_id]
+        assert names == [one.message_id for one in sorted(foreign, key=lambda one: one.id)]
+        assert await store.count(Selection()) == 17
+
+    async def test_what_was_archived_without_payload_is_restored_without(self, harness: StoreHarness) -> None:
+        (message,) = await put(harness, sample(key=NEAR))
+        closed = await close(harness.store, await own(harness.store, LANE), message, State.DELIVERED)
+        assert await harness.store.purge_ids([closed.id]) == 1
+        await put(harness, sample(key=FAR))
+        bare = replace(closed, payload=b"", payload_kept=False)
+        assert await harness.store.restore([bare], by="ann") == 1
+        assert replace(await reload(harness.store, bare), status_at=None) == replace(bare, status_at=None)
+
+
 class KeepContract:
     """The settings `keep` of history. Skipped for stores whose harness has no `open_with_keep`."""
 
@@ -210,6 +314,17 @@ class KeepContract:
         failed = await close(store, fence, failed, State.FAILED)
         await store.settle(fence, Settlement(delivered=[delivered.id]))
         assert list(await store.find(Selection(), limit=MANY)) == [failed]
+
+    async def test_off_forgets_the_journal_of_the_delivered_alone(self, harness: StoreHarness) -> None:
+        store = await harness.open_with_keep("off")
+        message = sample(key=NEAR)
+        both = await put(harness, message, replace(message, destination="billing"))
+        fences = {one.destination: await own(store, LANE, destination=one.destination) for one in both}
+        for one in both:
+            await settle_failures(store, fences[one.destination], retry(one))
+        (delivered,) = (one for one in both if one.destination == "orders")
+        await store.settle(fences["orders"], Settlement(delivered=[delivered.id]))
+        assert [line.destination for line in await store.journal(limit=MANY)] == ["billing"]
 
     async def test_a_replay_leaves_alone_what_has_no_payload(self, harness: StoreHarness) -> None:
         bare, whole = await put(harness, sample(key=NEAR), sample(key=SECOND))

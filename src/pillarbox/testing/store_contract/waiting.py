@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pillarbox.contracts.store import BlockedKey, Claim, Fence, Settlement, Store
+from pillarbox.contracts.store import BlockedKey, Claim, DueMark, DueMessage, Fence, Selection, Settlement, Store
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample
@@ -24,7 +24,9 @@ from pillarbox.testing.store_contract.arrange import (
     own,
     park,
     put,
+    read_due,
     read_everything,
+    read_key,
     reload,
     retry,
     settle_failures,
@@ -36,13 +38,10 @@ _MINUTE = timedelta(minutes=1)
 
 
 class DueContract:
-    """`Store.read_due` and `Store.next_due`."""
+    """`Store.find_due`, `Store.read_due` and `Store.next_due`."""
 
-    async def _read_due(
-        self, harness: StoreHarness, *partitions: int, limit: int = MANY, skip: list[int] | None = None
-    ) -> list[int]:
-        due = await harness.store.read_due("orders", partitions=partitions or [LANE], limit=limit, skip=skip or [])
-        return list_ids(due)
+    async def _read_due(self, harness: StoreHarness, *partitions: int, limit: int = MANY) -> list[int]:
+        return list_ids(await read_due(harness.store, *partitions, limit=limit))
 
     async def test_longest_due_comes_first_across_lanes(self, harness: StoreHarness) -> None:
         now = harness.clock.now()
@@ -55,6 +54,7 @@ class DueContract:
         )
         assert await self._read_due(harness, LANE, OTHER) == list_ids([oldest, old, middle, young])
         assert await self._read_due(harness, LANE, OTHER, limit=2) == list_ids([oldest, old])
+        assert await self._read_due(harness, LANE, limit=1) == [old.id]
 
     async def test_equally_due_come_in_id_order(self, harness: StoreHarness) -> None:
         at = harness.clock.now()
@@ -64,7 +64,8 @@ class DueContract:
     async def test_nothing_comes_before_its_time(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR, available_at=harness.clock.now() + HOUR))
         harness.clock.advance(HOUR - timedelta(microseconds=1))
-        assert await self._read_due(harness) == []
+        assert list(await harness.store.find_due("orders", partitions=[LANE], limit=MANY)) == []
+        assert list(await harness.store.read_due("orders", [message.id])) == []
         harness.clock.advance(timedelta(microseconds=1))
         assert await self._read_due(harness) == [message.id]
 
@@ -94,17 +95,46 @@ class DueContract:
         )
         await settle_failures(harness.store, await own(harness.store, LANE), retry(retrying, delay=_MINUTE))
         harness.clock.advance(_MINUTE)
-        due = await harness.store.read_due("orders", partitions=[LANE], limit=MANY)
+        due = await read_due(harness.store)
         assert [(message.id, message.waits) for message in due] == [
             (retrying.id, Waits.RETRY),
             (deferred.id, Waits.DEFERRED),
         ]
 
-    async def test_skipped_ids_do_not_count_against_the_limit(self, harness: StoreHarness) -> None:
+    async def test_a_search_goes_on_beyond_its_mark(self, harness: StoreHarness) -> None:
+        """Longest due first across lanes of any length, each message once, page by page."""
         now = harness.clock.now()
-        first, second, third = await put(harness, *(sample(key=NEAR, available_at=now) for _ in range(3)))
-        assert await self._read_due(harness, limit=1, skip=[first.id, second.id]) == [third.id]
-        assert await self._read_due(harness, skip=list_ids([first, second, third])) == []
+        ages = [(NEAR, age % 7) for age in range(40)] + [(FAR, age) for age in range(3)]
+        messages = await put(harness, *(sample(key=key, available_at=now - age * _MINUTE) for key, age in ages))
+        expected = sorted(messages, key=lambda message: (message.available_at, message.id))
+        for limit in (1, 7, len(messages)):
+            found: list[int] = []
+            after: DueMark | None = None
+            while page := await harness.store.find_due("orders", partitions=[LANE, OTHER], limit=limit, after=after):
+                assert len(page) <= limit
+                assert not set(found) & {due.id for due in page}, "a search that does not go on never ends"
+                found += [due.id for due in page]
+                after = page[-1].mark
+            assert found == list_ids(expected)
+
+    async def test_a_search_says_what_must_be_known_to_choose(self, harness: StoreHarness) -> None:
+        now = harness.clock.now()
+        (message,) = await put(harness, sample(key=NEAR, payload=b"12345", available_at=now))
+        (found,) = await harness.store.find_due("orders", partitions=[LANE], limit=MANY)
+        assert found == DueMessage(message.id, LANE, NEAR, Waits.DEFERRED, now, 5)
+
+    async def test_what_is_not_due_any_more_is_not_read(self, harness: StoreHarness) -> None:
+        """Between the search and the read an operator may have changed it."""
+        store, now = harness.store, harness.clock.now()
+        later, gone, due, elsewhere = await put(
+            harness,
+            *(sample(key=NEAR, available_at=now) for _ in range(3)),
+            sample(key=NEAR, destination="billing", available_at=now),
+        )
+        await store.defer(Selection(ids=[later.id]), until=now + HOUR, by="anna", limit=1)
+        await store.discard(Selection(ids=[gone.id]), by="anna", reason="not wanted", limit=1)
+        read = await store.read_due("orders", list_ids([later, gone, due, elsewhere]))
+        assert list_ids(read) == [due.id]
 
     async def test_only_what_waits_for_a_time_comes_due(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -134,7 +164,7 @@ class DueContract:
 
     async def test_a_due_message_is_whole(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR, headers={"a": "b"}, available_at=harness.clock.now()))
-        due: list[Message] = list(await harness.store.read_due("orders", partitions=[LANE], limit=MANY))
+        due: list[Message] = list(await read_due(harness.store))
         assert due == [message]
 
     async def test_next_due_is_the_earliest_of_these_lanes(self, harness: StoreHarness) -> None:
@@ -182,7 +212,7 @@ async def _put_queue(harness: StoreHarness, fence: Fence) -> list[Message]:
 
 
 class BlockedKeysContract:
-    """`Store.blocked_keys` and `Store.read_key`."""
+    """`Store.blocked_keys` and `Store.read_keys`."""
 
     async def test_retrying_parked_and_held_messages_block_their_key(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -258,44 +288,69 @@ class BlockedKeysContract:
             fence = await own(store, message.partition, destination="orders")
             await settle_failures(store, fence, retry(message))
             assert (message.partition, key) in await _list_blocked(store, message.partition)
-            found = await store.read_key("orders", partition=message.partition, key=key, after=0, limit=MANY)
+            found = await read_key(store, key, partition=message.partition)
             assert list_ids(found) == [message.id]
             await store.leave(fence.relay_id)
 
     async def test_the_messages_of_a_key_come_in_id_order(self, harness: StoreHarness) -> None:
         queue = await _put_queue(harness, await own(harness.store, LANE))
-        found = await harness.store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        found = await read_key(harness.store)
         assert list_ids(found) == list_ids(queue)
         assert [message.waits for message in found] == [Waits.RETRY, Waits.PARKED, Waits.PARKED, Waits.HELD]
 
-    async def test_a_key_is_read_above_an_id_and_up_to_a_limit(self, harness: StoreHarness) -> None:
-        head, first, second, held = await _put_queue(harness, await own(harness.store, LANE))
-        for after, limit, expected in ((0, 2, [head, first]), (head.id, 2, [first, second]), (second.id, 9, [held])):
-            found = await harness.store.read_key("orders", partition=LANE, key=NEAR, after=after, limit=limit)
-            assert list_ids(found) == list_ids(expected)
-        assert list(await harness.store.read_key("orders", partition=LANE, key=NEAR, after=held.id, limit=9)) == []
+    async def test_a_key_is_read_up_to_its_limit(self, harness: StoreHarness) -> None:
+        queue = await _put_queue(harness, await own(harness.store, LANE))
+        for limit in (1, 2, 3):
+            assert list_ids(await read_key(harness.store, limit=limit)) == list_ids(queue[:limit])
+
+    async def test_many_keys_are_read_at_once_in_their_order(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE, OTHER)
+        messages = await put(harness, *(sample(key=key) for key in (NEAR, FAR, SECOND, NEAR, FAR, THIRD)))
+        await park(store, fence, *messages)
+        keys = [(LANE, SECOND), (OTHER, FAR), (LANE, "nobody"), (LANE, NEAR)]
+        found = await store.read_keys("orders", keys, key_limit=MANY, limit=MANY)
+        assert [[message.key for message in one.messages] for one in found] == [[SECOND], [FAR, FAR], [], [NEAR, NEAR]]
+        assert [one.complete for one in found] == [True] * 4
+
+    async def test_a_key_that_the_limits_cut_is_not_complete(self, harness: StoreHarness) -> None:
+        store = harness.store
+        messages = await put(
+            harness, *(sample(key=key, payload=bytes(100)) for key in (NEAR, SECOND, NEAR, SECOND, NEAR, THIRD))
+        )
+        await park(store, await own(store, LANE), *messages)
+        keys = [(LANE, key) for key in (NEAR, SECOND, THIRD)]
+
+        async def read(**limits: int) -> list[tuple[int, bool]]:
+            found = await store.read_keys("orders", keys, **{"key_limit": MANY, "limit": MANY, **limits})
+            return [(len(one.messages), one.complete) for one in found]
+
+        assert await read() == [(3, True), (2, True), (1, True)]
+        assert await read(key_limit=2) == [(2, False), (2, False), (1, True)]
+        assert await read(limit=4) == [(3, True), (1, False)]
+        assert await read(max_bytes=301) == [(3, True), (1, False)]
 
     async def test_a_key_shows_neither_fresh_nor_deferred_messages(self, harness: StoreHarness) -> None:
         await put(harness, sample(key=NEAR), sample(key=NEAR, available_at=harness.clock.now()))
-        assert list(await harness.store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)) == []
+        assert list(await read_key(harness.store)) == []
 
     async def test_a_key_shows_no_other_key_of_its_lane(self, harness: StoreHarness) -> None:
         store = harness.store
         mine, other = await put(harness, sample(key=NEAR), sample(key=SECOND))
         await settle_failures(store, await own(store, LANE), retry(mine), retry(other))
-        found = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        found = await read_key(store)
         assert list_ids(found) == [mine.id]
 
     async def test_a_key_keeps_to_its_destination(self, harness: StoreHarness) -> None:
         await _put_queue(harness, await own(harness.store, LANE))
-        assert list(await harness.store.read_key("billing", partition=LANE, key=NEAR, after=0, limit=MANY)) == []
+        assert list(await read_key(harness.store, destination="billing")) == []
 
     async def test_a_message_of_a_key_is_whole(self, harness: StoreHarness) -> None:
         store = harness.store
         fence = await own(store, LANE)
         (message,) = await put(harness, sample(key=NEAR, headers={"a": "b"}, subject="s"))
         await settle_failures(store, fence, retry(message))
-        found = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        found = await read_key(store)
         assert list(found) == [await reload(store, message)]
 
     async def test_the_rest_goes_on_when_the_head_closes(self, harness: StoreHarness) -> None:
@@ -303,9 +358,9 @@ class BlockedKeysContract:
         store = harness.store
         fence = await own(store, LANE)
         head, first, second, held = await _put_queue(harness, fence)
-        before = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        before = await read_key(store)
         await close(store, fence, head, State.DELIVERED)
-        after = await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)
+        after = await read_key(store)
         assert list(after) == list(before)[1:]
         await store.settle(fence, Settlement(delivered=list_ids([first, second, held])))
-        assert list(await store.read_key("orders", partition=LANE, key=NEAR, after=0, limit=MANY)) == []
+        assert list(await read_key(store)) == []

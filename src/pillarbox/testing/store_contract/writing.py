@@ -27,6 +27,7 @@ from pillarbox.testing.store_contract.arrange import (
     own,
     park,
     put,
+    read_due,
     reload,
     retry,
     settle_failures,
@@ -153,7 +154,7 @@ class WriteContract:
             )
             assert list(await store.find(Selection(), limit=MANY)) == []
             assert list((await store.read("orders", partitions=[LANE], cursor=None, limit=MANY)).messages) == []
-            assert list(await store.read_due("orders", partitions=[LANE], limit=MANY)) == []
+            assert list(await read_due(store)) == []
             assert list(await store.counts()) == []
             await transaction.commit()
         assert len(await store.find(Selection(), limit=MANY)) == 2

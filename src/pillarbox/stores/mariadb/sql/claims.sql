@@ -12,16 +12,23 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
     on duplicate key update strikes = pillarbox_claim.strikes
 
 -- name: failure_wait
--- Let an undelivered message wait. A repeat changes nothing until the time that the first one set.
+-- Let undelivered messages wait. A repeat changes nothing until the time that the first one set.
 -- The cast: to MySQL a sum with null is a double, and a double rounds the time of a parked message out of range.
 update pillarbox_outbox
    set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = :waits,
        attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
        available_at = coalesce(cast(:now + :delay as signed), 9223372036854775807)
- where id = :id
+ where id in :ids
    and destination = :destination and `partition` in :partitions
    and not (waits <=> :waits and attempts = :attempts and last_error <=> coalesce(:error, last_error)
             and available_at > :now)
+
+-- name: claims_named
+-- Some claims of a relay.
+select relay_id, number, message_ids, strikes from pillarbox_claim
+ where relay_id = :relay_id and number in :numbers
+ order by number
+   for update
 
 -- name: relay_claims
 -- The claims of some relays, locked in one order so that relays do not deadlock.
@@ -37,12 +44,16 @@ select relay_id, number, message_ids, strikes from pillarbox_claim
  order by relay_id, number
    for update
 
+-- name: claims_seen
+-- The claims of relays whose lanes are being taken, to find out which of them to lock.
+select relay_id, number, message_ids, strikes from pillarbox_claim where relay_id in :relay_ids
+
 -- name: claims_lock
--- The claims of relays whose lanes are being taken, locked. One that its relay is still writing is passed over: its
--- messages are read as any others, only their strikes are not known.
+-- Claims of a relay whose lanes are being taken, locked. One that its relay is still writing is passed over: its messages
+-- are read as any others, only their strikes are not known.
 select relay_id, number, message_ids, strikes from pillarbox_claim
- where relay_id in :relay_ids
- order by relay_id, number
+ where relay_id = :relay_id and number in :numbers
+ order by number
    for update skip locked
 
 -- name: claims_recover

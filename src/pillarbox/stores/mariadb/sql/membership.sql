@@ -1,10 +1,11 @@
 -- name: register
 -- Enter a relay into the registry, alive for one lease.
 insert into pillarbox_relay (
-       relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease)
-values (:relay_id, :service, :host, :pid, :version, :destinations, :reachable, :asleep, :now, :now + :lease, :lease)
+       relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease, labels)
+values (:relay_id, :service, :host, :pid, :version, :destinations, :reachable, :asleep, :now, :now + :lease, :lease,
+       :labels)
     on duplicate key update destinations = values(destinations), reachable = values(reachable), asleep = values(asleep),
-       expires_at = values(expires_at), lease = values(lease)
+       expires_at = values(expires_at), lease = values(lease), labels = values(labels)
 
 -- name: lanes_create
 -- Create the rows of lanes that are used for the first time. It looks for them first: an insert would lock existing

@@ -115,8 +115,8 @@ select destination, topic, status, 1, count(*), min(status_at)
  group by destination, topic, status
 
 -- name: oldest_due
--- When the longest waiting message of each destination first could have gone: one probe per lane for fresh and deferred
--- ones. No index has the times of those that are retried or parked: no more than so many of each destination are looked at.
+-- When the longest waiting message of each destination first could have gone, of fresh and deferred ones: one probe per
+-- lane.
 with recursive lane (number) as (
     select 0 union all select number + 1 from lane where number < 63
 ), due (destination, at) as (
@@ -133,12 +133,17 @@ with recursive lane (number) as (
                and o.available_at <= :now
              order by o.available_at limit 1)
       from (select distinct destination from pillarbox_outbox where waits = 'deferred') as place cross join lane
-    union all
-    (select destination, coalesce(due_at, created_at) from pillarbox_outbox where waits = 'retry' limit :limit)
-    union all
-    (select destination, coalesce(due_at, created_at) from pillarbox_outbox where waits = 'parked' limit :limit)
 )
 select destination, min(at) from due where at <= :now group by destination
+
+-- name: oldest_waiting
+-- The same of messages of one destination that are retried or parked. No index has their times: no more than so many are
+-- looked at.
+select min(at)
+  from (select coalesce(due_at, created_at) as at from pillarbox_outbox
+         where waits = :waits and destination = :destination
+         limit :limit) as looked
+ where at <= :now
 
 -- name: claims_old
 -- Batches that have been in a relay's hands for long, oldest first.

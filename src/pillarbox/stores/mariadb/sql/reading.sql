@@ -6,31 +6,53 @@ select :partition as lane, group_concat(id order by id) as ids
          order by id
          limit :limit) as first
 
--- name: due_ahead
--- The ids of the messages of one lane that have been due longest, for one reason to wait. The index alone tells.
-select id, available_at from (
-    select id, available_at from pillarbox_outbox
-     where waits = :waits and destination = :destination and `partition` = :partition and available_at <= :now
-       and id not in :skip
-     order by available_at, id
-     limit :limit) as due
+-- name: peek
+-- Whether the lanes of a destination have anything fresh or due, and anything that blocks a key: a few probes per lane.
+select :number as number,
+       exists (select 1 from pillarbox_outbox
+                where waits is null and destination = :destination and `partition` in :partitions and available_at is null)
+       or exists (select 1 from pillarbox_outbox
+                   where waits = 'deferred' and destination = :destination and `partition` in :partitions and available_at <= :now)
+       or exists (select 1 from pillarbox_outbox
+                   where waits = 'retry' and destination = :destination and `partition` in :partitions and available_at <= :now)
+       as has_something,
+       exists (select 1 from pillarbox_outbox
+                where destination = :destination and `partition` in :partitions and blocked_key is not null) as has_blocked
 
--- name: read_key
--- The blocked messages of one key, by id, up to the one that reaches the limit of bytes. Finds the ids before it fetches.
-select o.id, o.message_id, o.destination, o.`partition`, o.kind, o.type, o.topic, o.`key`, o.payload, o.content_type, o.headers, o.source, o.subject,
-       o.correlation_id, o.causation_id, o.event_time, o.created_at, o.available_at, o.waits, o.attempts, o.last_error, o.status_at
-  from (
-        select id, sum(size) over (order by id rows between unbounded preceding and 1 preceding) as size_before
-          from (
-                select id, length(payload) as size from pillarbox_outbox
-                 where destination = :destination and `partition` = :partition and blocked_key = :key and id > :after
-                 order by id
-                 limit :limit
-               ) as first
-       ) as chosen
-  join pillarbox_outbox as o on o.id = chosen.id
- where chosen.size_before is null or chosen.size_before < :max_bytes
- order by o.id
+-- name: find_due
+-- Deferred and retrying messages of one lane whose time has come, the longest due beyond the mark.
+select id, `partition`, `key`, waits, available_at, size
+  from (select * from (
+                  (select id, `partition`, `key`, waits, available_at, length(payload) as size from pillarbox_outbox
+                   where waits = 'deferred' and destination = :destination and `partition` = :partition and available_at <= :now
+                     and available_at >= :after and (available_at > :after or id > :after_id)
+                   order by available_at, id
+                   limit :limit)
+                  union all
+                  (select id, `partition`, `key`, waits, available_at, length(payload) as size from pillarbox_outbox
+                   where waits = 'retry' and destination = :destination and `partition` = :partition and available_at <= :now
+                     and available_at >= :after and (available_at > :after or id > :after_id)
+                   order by available_at, id
+                   limit :limit)
+                ) as lane
+         order by available_at, id
+         limit :limit) as due
+
+-- name: read_due
+-- The due messages that were found, in id order. An operator may have changed some since.
+select id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
+  from pillarbox_outbox
+ where id in :ids and destination = :destination and waits in ('deferred', 'retry') and available_at <= :now
+ order by id
+
+-- name: find_blocked
+-- The first blocked messages of one key, by id, under the number of the key: ids and sizes alone.
+select :number as number, id, size
+  from (select id, length(payload) as size from pillarbox_outbox
+         where destination = :destination and `partition` = :partition and blocked_key = :key
+         order by id
+         limit :limit) as first
 
 -- name: blocked_keys
 -- Each key with a blocked message, once, and what the first of them waits for: two probes of the index per key,

@@ -28,7 +28,8 @@ select partition, revision from lanes
 -- $1 relay, $2 destination, $3 partitions, $4 their epochs, $5 delivered ids, $6 finished claims, $7 touched claims,
 -- $8 ids to take out of those, $9 keep, $10 now or null, $11 message ids of the delivered ids, which are in order, or
 -- none: an id that the database gave to a later message after it lost commits is left alone. $12 an id that history has
--- already may be replaced: see record_failures
+-- already may be replaced: see record_failures. Where claims are named, only what is in them is closed, and every row
+-- has the other ids.
 with lanes as materialized (
     select l.partition
       from unnest($3::smallint[], $4::bigint[]) as f (partition, epoch)
@@ -37,9 +38,15 @@ with lanes as materialized (
        for share of l
 ), fence as materialized (
     select count(*) = cardinality($3::smallint[]) as holds from lanes
+), claimed as materialized (
+    select case when cardinality($6::bigint[]) + cardinality($7::bigint[]) = 0 then $5::bigint[]
+                else array(select unnest($5::bigint[])
+                           intersect
+                           select unnest(message_ids) from pillarbox_claim
+                            where relay_id = $1 and number = any($6::bigint[] || $7::bigint[])) end as ids
 ), closed as (
     delete from pillarbox_outbox
-     where id = any($5::bigint[]) and destination = $2 and partition = any($3::smallint[]) and (select holds from fence)
+     where id = any((select ids from claimed)::bigint[]) and destination = $2 and partition = any($3::smallint[]) and (select holds from fence)
        and message_id = coalesce(($11::uuid[])[width_bucket(id, $5::bigint[])], message_id)
     -- First, because a row is taken apart from its beginning.
     returning least(greatest(
@@ -108,7 +115,22 @@ with lanes as materialized (
        set message_ids = array(select unnest(message_ids) except select unnest($8::bigint[]))
      where relay_id = $1 and number = any($7::bigint[]) and (select holds from fence)
 )
-select partition from lanes
+select partition,
+       (select array(select unnest($5::bigint[]) except select unnest(ids))
+          from claimed where cardinality(ids) < cardinality($5::bigint[])) as unclaimed
+  from lanes
+
+-- name: lanes_share
+-- Keeps operators from changing messages in these lanes to the commit, as every settlement does. $1 destination,
+-- $2 partitions
+select partition from pillarbox_lane
+ where destination = $1 and partition = any($2::smallint[])
+ order by partition
+   for share
+
+-- name: claimed_ids
+-- What is in some claims of a relay. $1 relay, $2 claims
+select unnest(message_ids) from pillarbox_claim where relay_id = $1 and number = any($2::bigint[])
 
 -- name: record_failures
 -- Closes or puts off messages that were not delivered, with a line in the journal for each. Runs behind settle's fence.
@@ -159,12 +181,12 @@ with trouble as materialized (
     insert into pillarbox_rollup as r (minute, destination, relay_id, failed, retried, discarded)
     select date_trunc('minute', now), $2, $1::uuid, failed, retried, discarded
       from (select max(now) as now, count(*) filter (where state = 'failed' or waits_for = 'held') as failed,
-                   count(*) filter (where waits_for = 'retry') as retried, count(*) filter (where state = 'discarded') as discarded
-              from (select now, state, waits_for from closed
+                   count(*) filter (where waits_for = 'retry' and action is not null) as retried, count(*) filter (where state = 'discarded') as discarded
+              from (select now, state, waits_for, action from closed
                     union all
-                    select now, state, waits_for from waiting
+                    select now, state, waits_for, action from waiting
                     union all
-                    select now, state, waits_for from forwarded) ended) c
+                    select now, state, waits_for, action from forwarded) ended) c
      where failed + retried + discarded > 0
         on conflict (minute, destination, relay_id) do update
        set failed = r.failed + excluded.failed, retried = r.retried + excluded.retried, discarded = r.discarded + excluded.discarded
@@ -208,13 +230,15 @@ select o.id
 -- name: claims_recover
 -- One claim of the new owner per count of strikes, for what these relays have claimed in the lanes. Only numbers are
 -- returned: a new owner that freezes while it receives more would keep the lanes locked. A claim that its relay is
--- still writing is passed over: its messages are read as any others, and only their strikes are not known. After a lost
--- answer the claims of the first try are among the claims. $1 relay, $2 relays, $3 destination, $4 partitions,
+-- still writing is passed over: its messages are read as any others, and only their strikes are not known. Takeovers do
+-- not pass over each other's: see claims_queue. A claim is of one destination, so those of others are not locked. After a
+-- lost answer the claims of the first try are among the claims. $1 relay, $2 relays, $3 destination, $4 partitions,
 -- $5 first number, $6 now or null
 with held as materialized (
-    select strikes, message_ids from pillarbox_claim
-     where relay_id = any($2::uuid[])
-       for update skip locked
+    select c.strikes, c.message_ids from pillarbox_claim c
+     where c.relay_id = any($2::uuid[])
+       and (select o.destination from unnest(c.message_ids) as m (id) join pillarbox_outbox o on o.id = m.id limit 1) = $3
+       for update of c skip locked
 ), moved as materialized (
     select o.id, least(greatest(max(held.strikes), 0), 1000000) as strikes
       from held cross join lateral unnest(held.message_ids) as m (id)
@@ -232,6 +256,12 @@ select $1, $5::bigint - 1 + row_number() over (order by strikes), array_agg(id),
        strikes = greatest(pillarbox_claim.strikes, excluded.strikes)
 returning number, strikes
 
+-- name: claims_queue
+-- Lets one takeover at a time recover what these relays have claimed of a destination: two that recover different lanes
+-- lock the same claims. Everybody locks in the order of the ids. $1 relays, in order, $2 destination
+select pg_advisory_xact_lock(hashtextextended($2::text, ('x' || right(r.id::text, 8))::bit(32)::bigint))
+  from unnest($1::uuid[]) as r (id)
+
 -- name: claims_hand_over
 -- Takes what is in the new owner's claims out of the old ones. $1 relay, $2 numbers of its claims, $3 relays
 with moved as materialized (
@@ -239,9 +269,9 @@ with moved as materialized (
       from pillarbox_claim c cross join lateral unnest(c.message_ids) as m (id)
      where c.relay_id = $1 and c.number = any($2::bigint[])
 ), held as materialized (
-    select relay_id, number from pillarbox_claim
-     where relay_id = any($3::uuid[]) and not (relay_id = $1 and number = any($2::bigint[]))
-       for update skip locked
+    select c.relay_id, c.number from pillarbox_claim c, moved
+     where c.relay_id = any($3::uuid[]) and not (c.relay_id = $1 and c.number = any($2::bigint[])) and c.message_ids && moved.ids
+       for update of c skip locked
 ), lessened as (
     update pillarbox_claim c
        set message_ids = array(select unnest(c.message_ids) except select unnest(moved.ids))

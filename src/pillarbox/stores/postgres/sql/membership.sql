@@ -1,32 +1,66 @@
 -- name: register
 -- Enters a relay into the registry. $1 relay, $2 service, $3 host, $4 pid, $5 version, $6 destinations, $7 reachable,
--- $8 asleep, $9 lease, $10 now or null
-insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease)
-select $1, $2, $3, $4, $5, $6, $7, $8, now, now + $9::interval, $9::interval
-  from (select coalesce($10::timestamptz, statement_timestamp()) as now) c
+-- $8 asleep, $9 lease, $10 now or null, $11 labels or null. For those who sleep see renew.
+with clock as materialized (
+    select coalesce($10::timestamptz, statement_timestamp()) as now
+), awake as (
+    delete from pillarbox_sleeper where relay_id = $1 and not $8
+), asleep as (
+    insert into pillarbox_sleeper as s (relay_id, until)
+    select $1, now + $9::interval + interval '1 minute' from clock where $8
+        on conflict (relay_id) do update set until = excluded.until
+)
+insert into pillarbox_relay (
+       relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease, labels)
+select $1, $2, $3, $4, $5, $6, $7, $8, now, now + $9::interval, $9::interval, $11::text::jsonb
+  from clock
     on conflict (relay_id) do update set expires_at = excluded.expires_at, lease = excluded.lease,
-       destinations = excluded.destinations, reachable = excluded.reachable, asleep = excluded.asleep
+       destinations = excluded.destinations, reachable = excluded.reachable, asleep = excluded.asleep,
+       labels = excluded.labels
 
 -- name: renew
--- One more lease for a relay that is still alive. $1 relay, $2 lease, $3 reachable, $4 asleep, $5 now or null
-update pillarbox_relay
-   set expires_at = coalesce($5::timestamptz, statement_timestamp()) + $2::interval, lease = $2::interval,
-       reachable = $3, asleep = $4
- where relay_id = $1 and expires_at > coalesce($5::timestamptz, statement_timestamp())
-returning relay_id
+-- One more lease for a relay that is still alive. Writers notify one that sleeps for its lease and a minute more: so most
+-- renewals leave that row alone, of which the writers' trigger would walk every dead version under a long transaction.
+-- $1 relay, $2 lease, $3 reachable, $4 asleep, $5 now or null
+with clock as materialized (
+    select coalesce($5::timestamptz, statement_timestamp()) as now
+), renewed as (
+    update pillarbox_relay r
+       set expires_at = clock.now + $2::interval, lease = $2::interval, reachable = $3, asleep = $4
+      from clock
+     where r.relay_id = $1 and r.expires_at > clock.now
+    returning r.relay_id
+), awake as (
+    delete from pillarbox_sleeper where relay_id = $1 and not $4
+), asleep as (
+    insert into pillarbox_sleeper as s (relay_id, until)
+    select $1, now + $2::interval + interval '1 minute' from clock, renewed where $4
+        on conflict (relay_id) do update set until = excluded.until
+     where s.until < excluded.until - interval '1 minute'
+)
+select relay_id from renewed
 
 -- name: registry
--- The live relays, the lanes they own, and the store's time. $1 now or null, $2 lease of a row that has none
+-- The live relays, and then a row for each owner of lanes of a destination, live or not; each with the store's time.
+-- Both tables are read once: a look at the lanes for each relay would cost relays times lanes. Labels that no relay wrote
+-- may be of any size. What a relay reaches is null where it is all that it serves. $1 now or null, $2 lease of a row that has none
 with clock as materialized (
     select coalesce($1::timestamptz, statement_timestamp()) as now
 )
-select clock.now, r.relay_id, r.service, r.host, r.pid, r.version, r.destinations, r.reachable, r.asleep, r.started_at, r.expires_at,
-       r.lease,
-       (select json_object_agg(o.destination, o.partitions)
-          from (select destination, array_agg(partition) as partitions
-                  from pillarbox_lane where relay_id = r.relay_id group by destination) o)::text as owned
+select clock.now, r.relay_id, r.service, r.host, r.pid, r.version, r.destinations, nullif(r.reachable, r.destinations), r.asleep,
+       r.started_at, r.expires_at, r.lease, case when octet_length(r.labels::text) <= 65536 then r.labels::text end, null::text as destination,
+       null::smallint[] as partitions
   from clock
   left join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + coalesce(r.lease, $2::interval)
+union all
+select clock.now, l.relay_id, null, null, null, null, null, null, null, null, null, null, null, l.destination, l.partitions
+  from clock
+ cross join (
+        select relay_id, destination, array_agg(partition) as partitions
+          from pillarbox_lane
+         where relay_id is not null
+         group by relay_id, destination
+       ) l
 
 -- name: relays_live
 -- Which of these relays are alive. Asked under the lanes' locks with a snapshot of its own, so that a relay which took a
@@ -70,6 +104,9 @@ returning l.partition
 
 -- name: relay_leave
 -- Deletes a relay that leaves. It comes first: it waits for a take that is under way. $1 relay
+with awake as (
+    delete from pillarbox_sleeper where relay_id = $1
+)
 delete from pillarbox_relay where relay_id = $1
 
 -- name: lanes_leave
@@ -91,5 +128,7 @@ with stale as (
             or $3::interval is not null
                and expires_at > coalesce($4::timestamptz, statement_timestamp()) + coalesce(lease, $3::interval))
        for update skip locked
+), awake as (
+    delete from pillarbox_sleeper s using stale where s.relay_id = stale.relay_id
 )
 delete from pillarbox_relay r using stale where r.relay_id = stale.relay_id

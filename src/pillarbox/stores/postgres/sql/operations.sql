@@ -157,22 +157,48 @@ with clock as materialized (
 )
 select (select count(*) from deferred), (select max(id) from picked), 0
 
--- name: purge
--- Deletes closed messages that outlived their retention, oldest first, with their journal.
--- $1 status, $2 how old, $3 limit, $4 now or null
-with picked as materialized (
+-- name: purge_delivered
+-- Deletes delivered messages that outlived their retention, in the order of their ids, with their journal; returns how
+-- many, and up to which id that is done. No index is sorted by age, for every delivery would pay for it: so the ids
+-- of a window are walked (history_window). $1 how old, $2 limit, $3 now or null, $4 after which id, $5 up to which id
+with expired as materialized (
     select id from pillarbox_history
-     where status = $1 and status_at <= coalesce($4::timestamptz, statement_timestamp()) - $2::interval
-     order by status, status_at, id
-     limit $3
+     where status = 'delivered' and status_at <= coalesce($3::timestamptz, statement_timestamp()) - $1::interval
+       and id > $4::bigint and id <= $5::bigint
+     order by id
+     limit $2
        for update skip locked
 ), gone as (
-    delete from pillarbox_history where id = any(array(select id from picked))
+    delete from pillarbox_history where id = any(array(select id from expired))
     returning message_id, destination
 ), told as (
     delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
 )
-select count(*) from gone
+select (select count(*) from gone),
+       case when (select count(*) from expired) < $2 then $5::bigint else (select max(id) from expired) end
+
+-- name: purge_ended
+-- Deletes messages that ended without a delivery and outlived their retention, oldest first in each destination, with
+-- their journal; returns how many, and the destination and the time where it stopped. The next call begins there: rows
+-- that were deleted stay in the index while an old snapshot could see them, and every call would walk all of them.
+-- $1 status, $2 how old, $3 limit, $4 now or null, $5 and $6 destination and time to begin at
+with expired as materialized (
+    select id, destination, status_at from pillarbox_history
+     where status = $1 and status in ('failed', 'skipped', 'discarded')
+       and (destination, status_at) >= ($5::text, $6::text::timestamptz)
+       and status_at <= coalesce($4::timestamptz, statement_timestamp()) - $2::interval
+     order by status, destination, status_at, id
+     limit $3
+       for update skip locked
+), gone as (
+    delete from pillarbox_history where id = any(array(select id from expired))
+    returning message_id, destination
+), told as (
+    delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
+)
+select (select count(*) from gone), max(destination),
+       (select max(status_at)::text from expired where destination = (select max(destination) from expired))
+  from expired
 
 -- name: purge_ids
 -- Deletes the closed messages that an archive has taken, with their journal. $1 ids
@@ -221,3 +247,42 @@ with gone as (
     returning 1
 )
 select count(*) from gone
+
+-- name: restore_known
+-- The messages of an archive that are there, open or closed. One statement: none is missed that moves meanwhile.
+-- $1 message ids
+select message_id, destination from pillarbox_outbox where message_id = any($1::uuid[])
+union all
+select message_id, destination from pillarbox_history where message_id = any($1::uuid[])
+
+-- name: restore_ids
+-- Those of some ids that messages have; and the highest that the counter surely gave, as a number below 0. $1 ids
+select id from pillarbox_outbox where id = any($1::bigint[])
+union all
+select id from pillarbox_history where id = any($1::bigint[])
+union all
+select -coalesce(greatest((select max(id) from pillarbox_outbox where id < 4503599627370496),
+                          (select max(id) from pillarbox_history where id < 4503599627370496)), 0)
+
+-- name: restore
+-- Puts closed messages of an archive back, with a line in the journal. They count as closed now, so that retention does
+-- not delete them again at once. $1 to $21 columns, $22 by, $23 now or null, $24 when they were closed
+with clock as materialized (
+    select coalesce($23::timestamptz, statement_timestamp()) as now
+), back as (
+    insert into pillarbox_history (
+           id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+           correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+    select m.id, m.message_id, m.destination, m.partition, m.kind, m.type, m.topic, m.key, m.payload, m.content_type,
+           m.headers::jsonb, m.source, m.subject, m.correlation_id, m.causation_id, m.event_time, m.created_at,
+           m.available_at, m.attempts, m.last_error, clock.now, m.status
+      from unnest($1::bigint[], $2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[], $8::text[],
+                  $9::bytea[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+                  $16::timestamptz[], $17::timestamptz[], $18::timestamptz[], $19::integer[], $20::text[], $21::text[])
+           as m (id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source,
+                 subject, correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status),
+           clock
+)
+insert into pillarbox_journal (message_id, destination, action, at, by, detail)
+select m.message_id, m.destination, 'restored', clock.now, $22, m.detail
+  from unnest($2::uuid[], $3::text[], $24::text[]) as m (message_id, destination, detail), clock

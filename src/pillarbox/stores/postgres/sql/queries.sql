@@ -227,6 +227,16 @@ select destination, topic, 'sending', since <= coalesce($2::timestamptz, stateme
 -- How many closed messages match. $1 states
 select count(*) from pillarbox_history where status = any($1::text[]) /* where */
 
+-- name: history_window
+-- The last id of the next delivered messages in history, whether there are no more, and whether all of these were
+-- written later than a time. $1 after which id, $2 how many, $3 the time; or null, $4 how long ago, $5 now or null
+select max(id), count(*) < $2,
+       min(created_at) > coalesce($3::timestamptz, coalesce($5::timestamptz, statement_timestamp()) - $4::interval)
+  from (select id, created_at from pillarbox_history
+         where status = 'delivered' and id > $1::bigint
+         order by id
+         limit $2) w
+
 -- name: count_ended
 -- How many messages of each destination ended without a delivery, from the index alone up to the limit; and the topics of
 -- the latest of them, for which rows must be looked up. Without a topic: all. $1 limit, $2 how many are looked up

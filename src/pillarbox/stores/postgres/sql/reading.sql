@@ -78,40 +78,156 @@ select id, null, null, partition, null, null, null, null, null, null, null, null
        null, null, null
   from highest
 
--- name: due_ahead
--- Deferred and retrying messages of the lanes whose time has come, of each lane the longest due: only ids and sizes.
--- $1 destination, $2 partitions, $3 now or null, $4 limit, $5 ids to leave out
-select o.available_at, o.id, octet_length(o.payload)
-  from unnest($2::smallint[]) as l (partition)
+-- name: peek
+-- What the lanes of many destinations have, as read and find_due would see it: the snapshot and the server's start, then
+-- the destinations with fresh or late messages, those with due ones, and those with keys that may be blocked. The last two
+-- are looked for in a destination as a whole first: most have nothing that waits. Late ones of lanes that were not asked
+-- for may come too. $1 destinations, $2 partitions and $3 marks of the lanes, $4 transactions that were in progress at one
+-- of the previous reads, $5 the first that had not begun, $6 the highest mark, $7 limit of late ones, $8 the
+-- destinations, each once, $9 now or null
+with lanes as materialized (
+    select destination, partition, low from unnest($1::text[], $2::smallint[], $3::bigint[]) as l (destination, partition, low)
+), names as materialized (
+    select name from unnest($8::text[]) as n (name)
+), late as materialized (
+    (select o.destination
+       from unnest($4::xid8[]) as then_open (tx)
+      cross join lateral (
+             select o.destination from pillarbox_outbox o
+              where o.tx = then_open.tx and o.id + 0 <= $6::bigint and o.waits is null
+              order by o.tx, o.id + 0
+              limit $7
+            ) o
+      where pg_visible_in_snapshot(then_open.tx, pg_current_snapshot())
+      limit $7)
+    union all
+    (select destination from pillarbox_outbox
+      where tx >= $5::xid8 and id + 0 <= $6::bigint and waits is null
+      order by tx, id + 0
+      limit $7)
+), waiting as materialized (
+    select names.name
+      from names
+     cross join lateral (
+            select 1 from pillarbox_outbox o
+             where o.destination = names.name and o.waits in ('deferred', 'retry')
+             order by o.destination, o.partition, o.available_at, o.id
+             limit 1
+           ) o
+)
+select 'snapshot' as kind, pg_current_snapshot()::text as name, pg_postmaster_start_time(), (select count(*) from late)
+union all
+select 'late', destination, null, null from late
+union all
+select 'fresh', lanes.destination, null, null
+  from lanes
+ cross join lateral (
+        select 1 from pillarbox_outbox o
+         where o.destination = lanes.destination and o.partition = lanes.partition and o.id + 0 > lanes.low and o.waits is null
+         order by o.destination, o.partition, o.id + 0
+         limit 1
+       ) o
+union all
+select 'due', lanes.destination, null, null
+  from lanes
+  join waiting on waiting.name = lanes.destination
+ cross join lateral (
+        select 1 from pillarbox_outbox o
+         where o.destination = lanes.destination and o.partition = lanes.partition and o.waits in ('deferred', 'retry')
+           and o.available_at <= coalesce($9::timestamptz, statement_timestamp())
+         order by o.destination, o.partition, o.available_at, o.id
+         limit 1
+       ) o
+union all
+select 'blocked', names.name, null, null
+  from names
+ cross join lateral (
+        select 1 from pillarbox_outbox o
+         where o.destination = names.name and o.waits in ('retry', 'parked', 'held')
+         order by o.destination, o.partition, o.key, o.id + 0
+         limit 1
+       ) o
+
+-- name: last_id
+-- The id that was drawn last; null if none was, or this login may not see it. $1 table
+select case when has_sequence_privilege(counter, 'select,usage') then pg_sequence_last_value(counter) end
+  from (select pg_get_serial_sequence($1, 'id')::regclass::oid as counter) c
+
+-- name: lanes_done
+-- Where the first read of a lane may begin. Marks of a server that had come further than this one do not count.
+-- $1 destination, $2 partitions
+select partition, done_to from pillarbox_lane
+ where destination = $1 and partition = any($2::smallint[]) and done_to > 0
+   and done_tx <= pg_snapshot_xmax(pg_current_snapshot())
+
+-- name: lanes_find_done
+-- The lanes of a relay that have nothing fresh up to an id, if every transaction has ended that began before a message of
+-- that id was read: only those can have drawn the id, or an earlier one. $1 relay, $2 the id, $3 a transaction that began
+-- after it was read, $4 ids that a mark must win
+select l.destination, l.partition
+  from pillarbox_lane l
+ where l.relay_id = $1 and l.done_to <= $2::bigint - $4::bigint
+   and pg_snapshot_xmin(pg_current_snapshot()) >= $3::xid8
+   and (select o.id from pillarbox_outbox o
+         where o.destination = l.destination and o.partition = l.partition and o.id + 0 > l.done_to and o.id + 0 <= $2::bigint
+           and o.waits is null
+         order by o.destination, o.partition, o.id + 0
+         limit 1) is null
+
+-- name: lanes_mark_done
+-- Marks these lanes. A lane that a relay is writing in is left for another time. $1 destinations, $2 partitions, $3 the id,
+-- $4 a transaction that began after it was read
+with free as materialized (
+    select l.destination, l.partition
+      from unnest($1::text[], $2::smallint[]) as d (destination, partition)
+      join pillarbox_lane l on l.destination = d.destination and l.partition = d.partition
+       for no key update of l skip locked
+)
+update pillarbox_lane l set done_to = $3, done_tx = $4::xid8
+  from free
+ where l.destination = free.destination and l.partition = free.partition and l.done_to < $3::bigint
+
+-- name: find_due
+-- Deferred and retrying messages of the lanes whose time has come, of each lane the longest due beyond its mark. No payload
+-- is fetched.
+-- $1 destination, $2 partitions, $3 and $4 times and ids of their marks, $5 limit per lane, $6 now or null
+select o.id, o.partition, o.key, o.waits, o.available_at, octet_length(o.payload)
+  from unnest($2::smallint[], $3::timestamptz[], $4::bigint[]) as l (partition, at, id)
  cross join lateral (
         select * from pillarbox_outbox o
          where o.destination = $1 and o.partition = l.partition and o.waits in ('deferred', 'retry')
-           and o.available_at <= coalesce($3::timestamptz, statement_timestamp())
-           and o.id <> all($5::bigint[])
+           and (o.available_at, o.id) > (coalesce(l.at, '-infinity'), l.id)
+           and o.available_at <= coalesce($6::timestamptz, statement_timestamp())
          order by o.destination, o.partition, o.available_at, o.id
-         limit $4
+         limit $5
        ) o
 
 -- name: read_due
--- The due messages that were chosen. An operator may have changed some since. $1 ids, $2 destination, $3 now or null
+-- The due messages that were found. An operator may have changed some since. $1 ids, $2 destination, $3 now or null
 select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
   from pillarbox_outbox
  where id = any($1::bigint[]) and destination = $2 and waits in ('deferred', 'retry')
    and available_at <= coalesce($3::timestamptz, statement_timestamp())
 
--- name: read_key
--- The blocked messages of one key, by id. $1 destination, $2 partition, $3 key, $4 above this id, $5 limit, $6 limit of bytes
+-- name: read_keys
+-- The first blocked messages of each key, by id.
+-- $1 destination, $2 partitions, $3 keys, $4 limit per key, $5 limit, $6 limit of bytes
 select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), waits, attempts,
        last_error, status_at
   from (
         select o.*, sum(octet_length(o.payload)) over (rows between unbounded preceding and 1 preceding) as before
           from (
-                select * from pillarbox_outbox
-                 where destination = $1 and partition = $2 and key = $3 and id + 0 > $4
-                   and waits in ('retry', 'parked', 'held')
-                 order by destination, partition, key, id + 0
+                select o.*
+                  from unnest($2::smallint[], $3::text[]) as k (partition, key)
+                 cross join lateral (
+                        select * from pillarbox_outbox o
+                         where o.destination = $1 and o.partition = k.partition and o.key = k.key
+                           and o.waits in ('retry', 'parked', 'held')
+                         order by o.destination, o.partition, o.key, o.id + 0
+                         limit $4
+                       ) o
                  limit $5
                ) o
        ) o

@@ -9,15 +9,21 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
     on conflict (relay_id, number) do nothing
 
 -- name: failure_wait
--- Let an undelivered message wait. A repeat changes nothing until the time that the first one set.
+-- Let undelivered messages wait. A repeat changes nothing until the time that the first one set.
 update pillarbox_outbox
    set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = :waits,
        attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
        available_at = coalesce(:now + :delay, 9223372036854775807)
- where id = :id
+ where id in :ids
    and destination = :destination and partition in :partitions
    and not (waits is :waits and attempts = :attempts and last_error is coalesce(:error, last_error)
             and available_at > :now)
+
+-- name: claims_named
+-- Some claims of a relay.
+select relay_id, number, message_ids, strikes from pillarbox_claim
+ where relay_id = :relay_id and number in :numbers
+ order by number
 
 -- name: relay_claims
 -- The claims of some relays.
@@ -31,11 +37,15 @@ select relay_id, number, message_ids, strikes from pillarbox_claim
  where relay_id not in (select relay_id from pillarbox_relay where expires_at > :now)
  order by relay_id, number
 
+-- name: claims_seen
+-- The claims of relays whose lanes are being taken, to find out which of them to lock.
+select relay_id, number, message_ids, strikes from pillarbox_claim where relay_id in :relay_ids
+
 -- name: claims_lock
--- The claims of relays whose lanes are being taken. The whole file is locked, so none is being written.
+-- Claims of a relay whose lanes are being taken. The whole file is locked, so none is being written.
 select relay_id, number, message_ids, strikes from pillarbox_claim
- where relay_id in :relay_ids
- order by relay_id, number
+ where relay_id = :relay_id and number in :numbers
+ order by number
 
 -- name: claims_recover
 -- Record recovered messages as claimed by the new owner. A leftover under the number is from a take whose answer was

@@ -1,11 +1,12 @@
 -- name: register
 -- Enter a relay into the registry, alive for one lease.
 insert into pillarbox_relay (
-       relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease)
-values (:relay_id, :service, :host, :pid, :version, :destinations, :reachable, :asleep, :now, :now + :lease, :lease)
+       relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease, labels)
+values (:relay_id, :service, :host, :pid, :version, :destinations, :reachable, :asleep, :now, :now + :lease, :lease,
+       :labels)
     on conflict (relay_id) do update
    set destinations = excluded.destinations, reachable = excluded.reachable, asleep = excluded.asleep,
-       expires_at = excluded.expires_at, lease = excluded.lease
+       expires_at = excluded.expires_at, lease = excluded.lease, labels = excluded.labels
 
 -- name: lanes_create
 -- Create the rows of lanes that are used for the first time.

@@ -28,53 +28,44 @@ select cast(lane.key as integer), (
 )
   from json_each(:low) as lane
 
--- name: read_due
--- Deferred and retrying messages of the lanes whose time has come, longest due first, up to the one that reaches the
--- limit of bytes. Finds the ids before it fetches.
-with due as materialized (
-    select d.id, d.available_at, length(d.payload) as size
-      from json_each(:partitions) as lane
-     cross join pillarbox_outbox as d
-        on d.id in (
-            select o.id from pillarbox_outbox as o
-             where o.destination = :destination and o.partition = lane.value and o.waits in ('deferred', 'retry')
-               and o.available_at <= :now
-               and o.id not in :skip
-             order by o.available_at, o.id
-             limit :limit
-           )
-     order by d.available_at, d.id
-     limit :limit
-), chosen as materialized (
-    select id, available_at,
-           sum(size) over (order by available_at, id rows between unbounded preceding and 1 preceding) as size_before
-      from due
-)
-select m.id, m.message_id, m.destination, m.partition, m.kind, m.type, m.topic, m.key, m.payload, m.content_type, m.headers,
-       m.source, m.subject, m.correlation_id, m.causation_id, m.event_time, m.created_at, m.available_at, m.waits,
-       m.attempts, m.last_error, m.status_at
-  from chosen
- cross join pillarbox_outbox as m on m.id = chosen.id
- where chosen.size_before is null or chosen.size_before < :max_bytes
- order by chosen.available_at, chosen.id
+-- name: peek
+-- Whether the lanes of a destination have anything fresh or due, and anything that blocks a key: a few probes per lane.
+select :number,
+       exists (select 1 from pillarbox_outbox
+                where destination = :destination and partition in :partitions and waits is null)
+       or exists (select 1 from pillarbox_outbox
+                   where destination = :destination and partition in :partitions and waits in ('deferred', 'retry')
+                     and available_at <= :now),
+       exists (select 1 from pillarbox_outbox
+                where destination = :destination and partition in :partitions and key is not null
+                  and waits in ('retry', 'parked', 'held'))
 
--- name: read_key
--- The blocked messages of one key, by id, up to the one that reaches the limit of bytes. Finds the ids before it fetches.
-select o.id, o.message_id, o.destination, o.partition, o.kind, o.type, o.topic, o.key, o.payload, o.content_type, o.headers, o.source, o.subject,
-       o.correlation_id, o.causation_id, o.event_time, o.created_at, o.available_at, o.waits, o.attempts, o.last_error, o.status_at
-  from (
-        select id, sum(size) over (order by id rows between unbounded preceding and 1 preceding) as size_before
-          from (
-                select id, length(payload) as size from pillarbox_outbox
-                 where destination = :destination and partition = :partition and key = cast(:key as text) and id > :after
-                   and waits in ('retry', 'parked', 'held')
-                 order by id
-                 limit :limit
-               ) as first
-       ) as chosen
-  join pillarbox_outbox as o on o.id = chosen.id
- where chosen.size_before is null or chosen.size_before < :max_bytes
- order by o.id
+-- name: find_due
+-- Deferred and retrying messages of one lane whose time has come, the longest due beyond the mark.
+select id, partition, key, waits, available_at, coalesce(length(payload), 0)
+  from pillarbox_outbox
+ where destination = :destination and partition = :partition and waits in ('deferred', 'retry')
+   and (available_at, id) > (:after, :after_id) and available_at <= :now
+ order by available_at, id
+ limit :limit
+
+-- name: read_due
+-- The due messages that were found, in id order. An operator may have changed some since. A plus keeps SQLite from walking
+-- an index over all that wait.
+select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at
+  from pillarbox_outbox
+ where id in :ids and +destination = :destination and +waits in ('deferred', 'retry') and available_at <= :now
+ order by id
+
+-- name: find_blocked
+-- The first blocked messages of one key, by id, under the number of the key: ids and sizes alone.
+select :number, id, coalesce(length(payload), 0)
+  from pillarbox_outbox
+ where destination = :destination and partition = :partition and key = cast(:key as text)
+   and waits in ('retry', 'parked', 'held')
+ order by id
+ limit :limit
 
 -- name: blocked_keys
 -- Each key with a blocked message, once, and what the first of them waits for: two probes of the index per key,

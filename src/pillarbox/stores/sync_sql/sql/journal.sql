@@ -33,3 +33,19 @@ values ('*', :action, :now, :by, :detail)
 -- Record an undelivered outcome, written by the relay.
 insert into pillarbox_journal (message_id, destination, action, at, `by`, attempt, error, detail)
 values (:message_id, :destination, :action, :now, :relay_id, :attempts, :error, :detail)
+
+-- name: journal_restored
+-- Record that a message was restored, and when it was closed.
+insert into pillarbox_journal (message_id, destination, action, at, `by`, detail)
+values (:message_id, :destination, 'restored', :now, :by, :detail)
+
+-- name: first_tries
+-- The time of the first try of each message that spent no attempt, after it was last sent again by a person.
+select j.message_id, min(j.at)
+  from pillarbox_journal as j
+  join (select message_id, max(case when action in ('redriven', 'replayed') then id else 0 end) as id
+          from pillarbox_journal
+         where message_id in :message_ids and destination = :destination
+         group by message_id) as again on again.message_id = j.message_id
+ where j.message_id in :message_ids and j.destination = :destination and j.action = 'tried' and j.id > again.id
+ group by j.message_id

@@ -6,8 +6,9 @@ update pillarbox_relay
 
 -- name: relays_live
 -- The live relays: not expired, and not expiring later than their own lease from now, which a wrong clock would write.
--- A row without a lease of its own is judged by the caller's.
-select relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease
+-- A row without a lease of its own is judged by the caller's. Labels that no relay wrote may be of any size.
+select relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease,
+       case when length(labels) <= 65536 then labels end
   from pillarbox_relay
  where expires_at > :now and expires_at <= :now + coalesce(lease, :lease)
  order by relay_id

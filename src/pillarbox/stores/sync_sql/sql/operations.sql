@@ -71,3 +71,31 @@ delete from pillarbox_destination where destination = :destination
 -- name: pauses
 -- The paused destinations.
 select destination, paused_by, paused_at, reason from pillarbox_destination order by destination
+
+-- name: restore_known
+-- The messages of an archive that are there, open or closed. One statement: none is missed that moves meanwhile.
+select message_id, destination from pillarbox_outbox where message_id in :message_ids
+union all
+select message_id, destination from pillarbox_history where message_id in :message_ids
+
+-- name: restore_taken
+-- Those of some ids that messages have.
+select id from pillarbox_outbox where id in :ids
+union all
+select id from pillarbox_history where id in :ids
+
+-- name: restore_highest
+-- The highest id that the counter surely gave.
+select coalesce(max(id), 0)
+  from (select max(id) as id from pillarbox_outbox where id < 4503599627370496
+        union all
+        select max(id) from pillarbox_history where id < 4503599627370496) as highest
+
+-- name: restore
+-- Put a closed message of an archive back. It counts as closed now, so that retention does not delete it again at once.
+insert into pillarbox_history (
+       id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+values (:id, :message_id, :destination, :partition, :kind, :type, :topic, :key, :payload, :content_type, :headers, :source,
+       :subject, :correlation_id, :causation_id, :event_time, :created_at, :available_at, :attempts, :last_error, :now,
+       :state)

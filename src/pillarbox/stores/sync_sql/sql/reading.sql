@@ -1,3 +1,7 @@
+-- name: total_size
+-- The size of all payloads of messages: below the limit it is all that needs to be known of them.
+select coalesce(sum(length(payload)), 0) from pillarbox_outbox where id in :ids
+
 -- name: sizes
 -- The payload sizes of messages, to choose how many to fetch.
 select id, length(payload) from pillarbox_outbox where id in :ids

@@ -191,7 +191,75 @@ class _Shared(MemoryTransport):
         return await super().send(self._batch)
 
 
+class _Overtaking(MemoryTransport):
+    """Goes on with a run behind a message that was not taken, and says so."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        return [outcome for message in messages for outcome in await super(_Overtaking, self).send([message])]
+
+
+class _Leaking(_Overtaking):
+    """Goes on with a run behind a message that was not taken, and calls what follows unsent."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        outcomes = await super().send(messages)
+        failed = [outcome for outcome in outcomes if not outcome.delivered]
+        if not failed or len({message.key for message in messages}) > 1:
+            return outcomes
+        place = outcomes.index(failed[0])
+        unsent = Outcome(delivered=False, unsent=True)
+        return [*outcomes[: place + 1], *[unsent] * (len(messages) - place - 1)]
+
+
+class _Blunt(MemoryTransport):
+    """Stops a run as it must, and says that the rest has failed too."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        return [replace(outcome, unsent=False) for outcome in await super().send(messages)]
+
+
+class _Selfish(MemoryTransport):
+    """Ends all runs of a send with the first that fails."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        if len(messages) == 1:
+            return await super().send(messages)
+        outcomes: list[Outcome] = []
+        for message in messages:
+            if outcomes and not outcomes[-1].delivered:
+                outcomes.append(Outcome(delivered=False, unsent=True))
+            else:
+                outcomes += await super().send([message])
+        return outcomes
+
+
+class _Twisting(MemoryTransport):
+    """Sends each run backwards."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        return await super().send(list(reversed(messages)))
+
+
+class _Torn(MemoryTransport):
+    """The connection breaks, and the far side has the end of a run."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        try:
+            return await super().send(messages)
+        except TransportUnavailable:
+            self.received.extend(messages[-1:])
+            raise
+
+
 _CAUGHT = [
+    (_Overtaking, "test_a_run_stops_at_a_rejected_message"),
+    (_Overtaking, "test_a_run_stops_at_a_refused_message"),
+    (_Leaking, "test_a_run_stops_at_a_rejected_message"),
+    (_Leaking, "test_what_a_run_left_unsent_can_be_sent_later"),
+    (_Blunt, "test_a_run_stops_at_a_rejected_message"),
+    (_Selfish, "test_a_run_that_stops_hurts_no_other_key"),
+    (_Twisting, "test_a_run_arrives_in_order"),
+    (_Torn, "test_a_connection_that_breaks_under_a_run_leaves_its_beginning"),
     (_Optimist, "test_a_refused_message_is_not_delivered"),
     (_Optimist, "test_a_refused_message_hurts_only_itself"),
     (_Optimist, "test_a_rejected_message_says_so"),

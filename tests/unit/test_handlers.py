@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -307,5 +307,66 @@ async def test_a_message_that_nobody_wants(handlers: Handlers, transport: Handle
     await lenient.close()
 
 
-def test_messages_go_one_by_one(handlers: Handlers) -> None:
-    assert HandlersTransport(handlers).features.batch == 1
+# --- runs of a key ---------------------------------------------------------------------------------
+
+
+def test_no_key_waits_for_the_handlers_of_another(handlers: Handlers) -> None:
+    features = HandlersTransport(handlers).features
+    assert (features.runs, features.one_key) == (True, True)
+
+
+def numbered(*numbers: int, key: str | None = "k") -> list[Message]:
+    return [sample(key=key, payload=b'{"order_id": %d}' % number) for number in numbers]
+
+
+def told(outcomes: Sequence[Outcome]) -> list[str]:
+    return ["delivered" if one.delivered else "unsent" if one.unsent else "failed" for one in outcomes]
+
+
+async def test_a_run_stops_at_the_first_failure_and_other_keys_go_on(
+    handlers: Handlers, transport: HandlersTransport
+) -> None:
+    called: list[int] = []
+
+    @handlers.on(OrderPlaced)
+    async def fail_second(event: OrderPlaced) -> None:
+        called.append(event.order_id)
+        if event.order_id == 2:
+            raise ValueError("no")
+
+    messages = [*numbered(1, 2, 3), *numbered(4, 5, key="other"), *numbered(2, 6, key=None)]
+    outcomes = await transport.send(messages)
+    assert told(outcomes) == ["delivered", "failed", "unsent", "delivered", "delivered", "failed", "delivered"]
+    assert called == [1, 2, 4, 5, 2, 6]
+
+
+async def test_an_outage_in_the_middle_of_a_run_is_left_for_the_next_send(
+    handlers: Handlers, transport: HandlersTransport
+) -> None:
+    """What was handled before it is answered for, and is not handled again."""
+
+    @handlers.on(OrderPlaced)
+    async def fail_second(event: OrderPlaced) -> None:
+        if event.order_id == 2:
+            raise TransportUnavailable("the mail server is away")
+
+    messages = numbered(1, 2, 3)
+    assert told(await transport.send(messages)) == ["delivered", "unsent", "unsent"]
+    with pytest.raises(TransportUnavailable, match="mail server"):
+        await transport.send(messages[1:])
+
+
+async def test_a_run_of_slow_handlers_is_one_message(
+    handlers: Handlers, transport: HandlersTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay that dies, or loses its lanes, has begun no more of them than a moment allows."""
+    now = 0.0
+    monkeypatch.setattr("pillarbox.brokers.handlers.monotonic", lambda: now)
+
+    @handlers.on(OrderPlaced)
+    async def take_long(event: OrderPlaced) -> None:
+        nonlocal now
+        now += 0.005 if event.order_id < 3 else 10.0
+
+    outcomes = await transport.send([*numbered(1, 2, 3, 4), *numbered(5, 6, key="other")])
+    assert told(outcomes) == ["delivered"] * 3 + ["unsent", "delivered", "unsent"]

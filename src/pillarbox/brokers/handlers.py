@@ -14,12 +14,13 @@ import inspect
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Literal, cast
+from time import monotonic
+from typing import Final, Literal, cast
 
 import msgspec
 
 from pillarbox.brokers.errors import not_open_error
-from pillarbox.brokers.send_batch import DELIVERED
+from pillarbox.brokers.send_batch import DELIVERED, UNSENT
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.context import handling
 from pillarbox.contracts.transport import Outcome, TransportFeatures
@@ -32,6 +33,15 @@ from pillarbox.settings import parse_options
 
 __all__ = ["Handlers", "HandlersTransport", "handlers_transport"]
 
+_RUN: Final = 100
+"""Most messages of a key in one send."""
+_RUN_SECONDS: Final = 0.02
+"""Time after which no further message of a run is begun.
+
+What was handled counts only when the send has answered. If the relay dies before, or a handler hangs, all of it is
+handled again, so a run has no more than handlers do in a moment. One of a slow handler is one message.
+"""
+
 Unhandled = Literal["reject", "ignore"]
 """Fate of a message without a handler: it fails, or it counts as delivered."""
 
@@ -41,11 +51,11 @@ class HandlersTransport:
 
     All handlers of a message run, one after another, also after one that failed; a later attempt calls all of them
     again. Messages that they publish are caused by this message. Functions that are not async run in one of `threads`
-    threads.
+    threads. The messages of a key are handled in order, up to the first that fails.
     """
 
     def __init__(self, handlers: Handlers, *, unhandled: Unhandled = "reject", threads: int = 16) -> None:
-        self.features = TransportFeatures(name="handlers", batch=1)
+        self.features = TransportFeatures(name="handlers", batch=_RUN, runs=True, one_key=True)
         self._handlers = handlers
         self._unhandled = unhandled
         self._threads = threads
@@ -65,7 +75,28 @@ class HandlersTransport:
         self._get_pool()
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
-        return [await self._send_one(message) for message in messages]
+        outcomes: list[Outcome] = []
+        begun: set[str | None] = set()
+        ended: set[str | None] = set()
+        until = monotonic() + _RUN_SECONDS
+        for message in messages:
+            key = message.key
+            is_next = key in begun
+            if is_next and (key in ended or monotonic() >= until):
+                outcome = UNSENT
+            else:
+                try:
+                    outcome = await self._send_one(message)
+                except TransportUnavailable:
+                    if not is_next:
+                        raise
+                    outcome = UNSENT  # the ones before it are answered for; as the first of the next send it raises
+            if key is not None:
+                begun.add(key)
+            if not outcome.delivered:
+                ended.add(key)
+            outcomes.append(outcome)
+        return outcomes
 
     async def _send_one(self, message: Message) -> Outcome:
         pool = self._get_pool()

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from pillarbox.brokers.send_batch import DELIVERED
+from pillarbox.brokers.send_batch import DELIVERED, UNSENT
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.cloudevents import HTTP, CloudEvent, to_binary
 from pillarbox.contracts.finding import Finding, Severity
@@ -35,7 +35,7 @@ class MemoryTransport:
     """Delivers into a list. Tests can make it fail in every way a broker can, without any waiting."""
 
     def __init__(self, *, batch: int = 500) -> None:
-        self.features = TransportFeatures(name="memory", batch=batch)
+        self.features = TransportFeatures(name="memory", batch=batch, runs=True)
         self.received: list[Message] = []
         """Delivered messages, in order of arrival. A message sent twice is in it twice."""
         self.arrived = asyncio.Event()
@@ -69,7 +69,14 @@ class MemoryTransport:
         if self._cuts:
             self.received.extend(messages[: self._cuts.popleft()])
             raise TransportUnavailable("The memory transport was told to break in the middle.", mid_send=True)
-        return [self._deliver(message) for message in messages]
+        outcomes: list[Outcome] = []
+        failed: set[str] = set()
+        for message in messages:
+            outcome = UNSENT if message.key in failed else self._deliver(message)
+            if message.key is not None and not outcome.delivered:
+                failed.add(message.key)
+            outcomes.append(outcome)
+        return outcomes
 
     async def inspect(self, *, topics: Sequence[str]) -> Sequence[Finding]:
         del topics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -17,12 +17,15 @@ from pillarbox.redaction import redact_line
 __all__ = [
     "DELIVERED",
     "ENCODE_ERRORS",
+    "UNSENT",
     "Answer",
     "NotAnswered",
     "SendBatch",
     "collect_outcomes",
     "describe_encode_error",
     "encode_each",
+    "find_runs",
+    "stop_runs",
 ]
 
 ENCODE_ERRORS: Final = (MessageRejected, ValueError, TypeError, OverflowError)
@@ -30,6 +33,7 @@ ENCODE_ERRORS: Final = (MessageRejected, ValueError, TypeError, OverflowError)
 half a surrogate pair in a row that another program wrote: the fault of this message alone."""
 
 DELIVERED: Final = Outcome(delivered=True)
+UNSENT: Final = Outcome(False, "It was not sent, because an earlier message of its key was not delivered.", unsent=True)
 A = TypeVar("A")
 E = TypeVar("E")
 
@@ -108,6 +112,32 @@ def describe_encode_error(error: Exception) -> str:
     return f"The message cannot be encoded ({redact_line(f'{type(error).__name__}: {error}')})."
 
 
+def find_runs(messages: Sequence[Message]) -> list[list[int]]:
+    """Return the runs among the messages of one send: the indexes of those that share a key, in their order."""
+    by_key: dict[str, list[int]] = {}
+    for index, message in enumerate(messages):
+        if message.key is not None:
+            by_key.setdefault(message.key, []).append(index)
+    if len(by_key) == len(messages):
+        return []
+    return [run for run in by_key.values() if len(run) > 1]
+
+
+def stop_runs(runs: Iterable[Sequence[int]], answers: MutableSequence[E | Outcome]) -> None:
+    """Mark what comes after the first message of a run that was not delivered as unsent.
+
+    Used before a send for messages that were rejected already, and after it for what was not acknowledged.
+    """
+    for run in runs:
+        is_stopped = False
+        for index in run:
+            if is_stopped:
+                answers[index] = UNSENT
+            else:
+                answer = answers[index]
+                is_stopped = isinstance(answer, Outcome) and not answer.delivered
+
+
 def collect_outcomes(answers: Sequence[Answer | None], *, late: str, is_written: bool = True) -> list[Outcome]:
     """Return one outcome per message; raise `TransportUnavailable` when the broker answered about none of them.
 
@@ -126,7 +156,7 @@ def collect_outcomes(answers: Sequence[Answer | None], *, late: str, is_written:
 
 def _is_from_broker(answer: Answer) -> bool:
     # A rejection is mostly our own, made without the broker: it is no sign that others could get through.
-    return isinstance(answer, Outcome) and not answer.rejected
+    return isinstance(answer, Outcome) and not answer.rejected and not answer.unsent
 
 
 def _to_outcome(answer: Answer | None, late: str) -> Outcome:

@@ -82,10 +82,15 @@ def compile_template(
 def describe_address(message: Message, **templates: AddressTemplate) -> str | None:
     """Describe the address of a message for people, such as "topic 'orders'"; None if it has no valid one."""
     try:
-        parts = [(name, fill(message)) for name, fill in templates.items()]
+        return ", ".join([_describe_part(name, fill(message)) for name, fill in templates.items()])
     except MessageRejected:
         return None
-    return ", ".join(f"{name.replace('_', ' ')} {redact_line(text, limit=_LONGEST_SHOWN)!r}" for name, text in parts)
+
+
+@lru_cache(maxsize=4_096)
+def _describe_part(name: str, text: str) -> str:
+    # While one address is blocked, the address of every message is asked for, twice. Redacting is most of the work.
+    return f"{name.replace('_', ' ')} {redact_line(text, limit=_LONGEST_SHOWN)!r}"
 
 
 def _read_field(message: Message, name: str) -> str | None:

@@ -31,6 +31,17 @@ class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Messages go to several addresses, and the transport is `Addressing`. A blocked one does not stop the others."""
     ping_is_witness: bool = False
     """A successful `ping` shows that messages could get through. A message that is refused after one is at fault."""
+    runs: bool = False
+    """One `send` may have several messages of a key: a run, in their order, to one address.
+
+    What the broker takes of a run is its beginning, however the send ends. If it does not take one message, it has none
+    of the later ones, and their outcome is `unsent`. Without this promise no two messages of a key are in one `send`.
+    """
+    one_key: bool = False
+    """One `send` has messages of one key only, or one without a key: no other key waits for its answer.
+
+    True for handlers: they may take long, and what they did counts only when the `send` has answered.
+    """
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -51,6 +62,9 @@ class Outcome(msgspec.Struct, frozen=True):
     not_now: bool = False
     """The broker works, but the address of this message takes nothing at present: its queue is full, it throttles, it
     has no leader. The message is not at fault and spends no attempt. It is tried again at the pace of its address."""
+    unsent: bool = False
+    """It was not tried, because an earlier message of its run was not acknowledged, or because the transport ended the
+    run here. The first message of a run is never unsent."""
     missing: bool = False
     """With `not_now`: the address does not exist, or this login may not send to it. The same for every message."""
 

@@ -5,11 +5,12 @@ Pure: times are the caller's monotonic seconds.
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["AddressBreakers", "Breaker", "BreakerState", "PingTimer"]
+__all__ = ["HELD_PER_SECOND", "AddressBreakers", "Breaker", "BreakerState", "PingTimer"]
 
 _FIRST: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(seconds=30)
@@ -19,9 +20,11 @@ _MAX_ADDRESSES: Final = 10_000
 """Most addresses whose refusals are remembered. Forgetting one costs a few tries that spend nothing."""
 _PROBE_TIME: Final = 2.0
 """Seconds after which an address whose probe is not answered may get another."""
-_HELD_PER_SECOND: Final = 2_000
+HELD_PER_SECOND: Final = 1_000
 _LONGEST_SPREAD: Final = 300.0
 """What waits for an address comes back at this rate, so that reading it again and again leaves room for the others."""
+_HOLD_STEP: Final = 0.05
+"""Seconds of which a hold is a multiple: stores record in one statement what waits equally long for one reason."""
 
 
 class BreakerState(StrEnum):
@@ -179,8 +182,9 @@ class AddressBreakers:
         known = self._addresses[address]
         known.held += 1
         wait = max(known.breaker.until, known.probe_until) - now
-        spread = min(known.held / _HELD_PER_SECOND, _LONGEST_SPREAD) + wait / 10
-        return timedelta(seconds=max(wait, 0.0) + dice * spread), known.breaker.reason or ""
+        spread = min(known.held / HELD_PER_SECOND, _LONGEST_SPREAD) + wait / 10
+        seconds = max(wait, 0.0) + dice * spread
+        return timedelta(seconds=math.ceil(seconds / _HOLD_STEP) * _HOLD_STEP), known.breaker.reason or ""
 
     def describe(self) -> dict[str, str]:
         """Return the blocked addresses, each with the reason."""

@@ -25,6 +25,12 @@ __all__ = ["AsideTimer", "DestinationState"]
 
 _KEY_SHARE: Final = 8
 """One key holds at most this part of the window."""
+_KEY_SHARE_OF_RUNS: Final = 4
+"""The same where the transport takes runs.
+
+More of a hot key is read only when its share is delivered, so its pace is a share per round of read, claim, send and
+settle. Sent in runs the share is soon gone, and keeps nothing from the others.
+"""
 _PROBE_CANDIDATES: Final = 32
 """Most messages that are claimed for a probe. One of them is sent: another each time, lest the first fail every one."""
 _FIRST_WAIT: Final = 0.05
@@ -46,6 +52,7 @@ class DestinationState:
         clock: Clock,
         telemetry: Telemetry,
         dice: random.Random,
+        has_runs: bool = False,
     ) -> None:
         self.settings = settings
         self.name = settings.name
@@ -67,7 +74,7 @@ class DestinationState:
         """Messages that it did not acknowledge since it last acknowledged something."""
         self.ordering = LaneOrdering(
             window=settings.window,
-            key_share=settings.window // _KEY_SHARE,
+            key_share=settings.window // (_KEY_SHARE_OF_RUNS if has_runs else _KEY_SHARE),
             window_bytes=settings.window_bytes,
             skips_keys=store.features.skips_keys,
         )
@@ -225,6 +232,24 @@ class DestinationState:
                 return False
             await asyncio.sleep(backoff.next_wait())
 
+    async def settle(self, settlement: Settlement, lanes: Iterable[int]) -> bool:
+        """Record outcomes as `retry_write` does; return False once the lease, or one of the lanes, is lost.
+
+        Messages that the store has in none of the claims are read anew: what became of them stands in the table alone.
+        """
+        fence, unclaimed = self.fence(lanes), set[int]()
+
+        async def write() -> None:
+            unclaimed.clear()
+            unclaimed.update(await self.store.settle(fence, settlement))
+
+        if not await self.retry_write("settling", write):
+            return False
+        if unclaimed:
+            self.ordering.reread(unclaimed)
+            self.read_event.set()
+        return True
+
     # --- what the store refuses for good ---
 
     async def close_refused(self, message: Message, failure: FailedOutcome, settlement: Settlement) -> bool:
@@ -232,8 +257,7 @@ class DestinationState:
 
         Raises `StoreRefused` if it cannot be closed either.
         """
-        fence = self.fence([message.partition])
-        if not await self.retry_write("settling", lambda: self.store.settle(fence, settlement)):
+        if not await self.settle(settlement, [message.partition]):
             return False
         self._refused.discard(message.id)
         self.telemetry.on_failed(self.name, message, failure)

@@ -217,7 +217,7 @@ def _collect_outcomes(outcomes: Iterable[tuple[str, int | FailedOutcome]]) -> Se
 
 
 class KeyQueue(msgspec.Struct, gc=False, eq=False):
-    """The messages of one key: one is current, the others in flight follow in id order.
+    """The messages of one key: a run of them is being sent, often of one, and the others in flight follow in id order.
 
     The key is blocked while the table holds a `retry`, `parked` or `held` message of it that is not in flight. The
     waiting messages of a blocked key are read only while the queue is quiet. Between such a read and its result nothing
@@ -226,9 +226,13 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
 
     partition: int
     current: int | None = None
-    """The message that is being sent, or chosen to be next."""
+    """The message that is being sent, or chosen to be next: the first of the run."""
+    run: list[int] = []
+    """The others that were sent with it, by id."""
     behind: list[int] = []
     """The others in flight, by id."""
+    single_to: int = 0
+    """Messages up to this id are in no run: they were in one that was not acknowledged to its end."""
     size: int = 0
     """Bytes of the payloads in flight."""
     unsettled: int = 0
@@ -268,7 +272,9 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
         self.size -= len(message.payload)
         self.unsettled += 1
         if self.current == message_id:
-            self.current = None
+            self.current = self.run.pop(0) if self.run else None
+        elif message_id in self.run:
+            self.run.remove(message_id)
         else:
             self.behind.remove(message_id)
         if self.blocked:
@@ -280,6 +286,22 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
         """Take a message out of the queue that has no outcome to record."""
         self.remove(message)
         self.unsettled -= 1
+
+    def extend_run(self, length: int) -> None:
+        """Note that so many more messages are sent with the current one."""
+        self.run, self.behind = self.behind[:length], self.behind[length:]
+
+    def end_run(self, *, after: int) -> list[int]:
+        """Queue the messages of the run with a higher id again, as if they had not been sent; return them."""
+        if self.current is None:
+            return []
+        run = [self.current, *self.run]
+        rest = [message_id for message_id in run if message_id > after]
+        if rest:
+            sent = run[: -len(rest)]
+            self.current, self.run = (sent[0], sent[1:]) if sent else (None, [])
+            self.behind = sorted([*rest, *self.behind])
+        return rest
 
     def may_send(self, message_id: int) -> bool:
         """Return whether no known waiting message comes before this one."""

@@ -2,10 +2,14 @@
 
 The relay reads rows, sends messages and writes to the store; `LaneOrdering` decides. It promises:
 
-- Messages of one key are sent one at a time, and for the first time in id order. Messages without a key are free.
+- Messages of one key are sent for the first time in id order, one send at a time. Messages without a key are free.
+- A send has one message of a key, or a *run* of several where the transport promises that the broker takes a run from
+  its beginning and stops at the first message that it does not acknowledge.
 - Nothing is sent before its claim is committed.
 - After an acknowledgement the next message of the key goes at once. After any other outcome it goes only when that
   outcome is recorded durably.
+- What follows a message that was not acknowledged in its run was not tried. It waits behind that one, as if the run had
+  ended there.
 - A key has at most its share of the window, in messages and in bytes, so that no key starves the others.
 
 How messages come in:
@@ -31,20 +35,23 @@ How messages go back:
 - A message that was being sent when a relay or its connection died gets a *strike*. From `SUSPECT_STRIKES` on it is a
   *suspect*. Suspects are sent in groups under a claim of their own, and each strike makes the group smaller, down to
   one: so the message that kills relays is found in a few steps, and its neighbours go on.
+
+A run has only messages that were never tried, have no strikes, can be read, and go to one address. If a failure ends
+it early, the rest of it goes one at a time: a broker that answers for a run as a whole does not say who is at fault.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import NO_BYTE_LIMIT, FailedOutcome, ReadResult, Settlement
+from pillarbox.contracts.store import NO_BYTE_LIMIT, DueMessage, FailedOutcome, KeyMessages, ReadResult, Settlement
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.in_flight import HotKeys, InFlight, InFlightMessage, KeyQueue, LaneProgress, Stage
 from pillarbox.stores.rules import cut_by_bytes
@@ -60,6 +67,8 @@ Eighths, not halves: every step may cost the death of a relay, and a restart, wh
 """
 LONE_STRIKES: Final = SUSPECT_STRIKES + len(_GROUP_SIZES) - 1
 """From this many strikes on, a suspect is sent alone. Only strikes above this are evidence against it."""
+_RUN_BYTES: Final = 1024 * 1024
+"""Most bytes of the payloads of a run. It may have to fit into one request, or into one transaction of the broker."""
 
 # Looking a member up on its enum costs more than the comparison, and these are looked up for every message.
 _WAITING: Final = Stage.WAITING
@@ -80,12 +89,6 @@ class KeyRead(msgspec.Struct, frozen=True):
 
     key: str
     partition: int
-    limit: int
-    max_bytes: int = NO_BYTE_LIMIT
-
-    def is_complete(self, messages: Sequence[Message]) -> bool:
-        """Return whether these are all messages that wait: neither limit ended the read."""
-        return len(messages) < self.limit and sum(len(message.payload) for message in messages) < self.max_bytes
 
 
 class HotKeyRemainder(msgspec.Struct, frozen=True):
@@ -164,6 +167,11 @@ class LaneOrdering:
         return min(self.window - moving, self._most - len(self._in_flight.entries))
 
     @property
+    def key_share(self) -> int:
+        """How many messages of one key fit into the window."""
+        return self._key_share
+
+    @property
     def bytes_in_flight(self) -> int:
         """Bytes of the payloads of all messages in flight."""
         return self._in_flight.size
@@ -179,6 +187,13 @@ class LaneOrdering:
     def has_room(self) -> bool:
         """The window has room for a message."""
         return self.room > 0 and self.room_bytes > 0
+
+    @property
+    def must_read(self) -> bool:
+        """Something is to be read, whatever came into the table since the last read: keys, or a lane from its start."""
+        if self.must_read_blocked or self._key_reads or self._astray or self._hot_keys.names:
+            return True
+        return any(lane.suspended or lane.must_restart or lane.unread_keys for lane in self._lanes.values())
 
     def is_in_flight(self, message: Message) -> bool:
         return message.id in self._in_flight.entries
@@ -241,10 +256,20 @@ class LaneOrdering:
 
     # --- reading lanes ---
 
-    def begin_read(self) -> tuple[list[int], set[int]]:
-        """Begin a read of fresh messages; return the lanes to read, and those of them to read from their start."""
+    @property
+    def can_restart(self) -> bool:
+        """Some lane is to be read from its start, and can be."""
+        return any(lane.must_restart and not lane.returning for lane in self._lanes.values())
+
+    def begin_read(self, *, most_restarts: int | None = None) -> tuple[list[int], set[int]]:
+        """Begin a read of fresh messages; return the lanes to read, and those of them to read from their start.
+
+        Of the latter no more than `most_restarts` come. The others stay as they are, for another read.
+        """
         self._reads += 1
         restart = {p for p, lane in self._lanes.items() if lane.must_restart and not lane.returning}
+        if most_restarts is not None:
+            restart = set(sorted(restart)[:most_restarts])
         for partition in restart:
             lane = self._lanes[partition]
             lane.must_restart = lane.suspended = False
@@ -279,17 +304,38 @@ class LaneOrdering:
             if (lane := self._lanes.get(partition)) is not None:
                 lane.must_restart = lane.suspended = True
 
-    def begin_due_read(self) -> list[int]:
-        """Begin a read of due messages; return the ids to leave out. `accept` ends it.
-
-        These are the ones in flight, and the ones known to be due. A due message that must wait behind another of its
-        key would otherwise fill every read and starve the rest.
-        """
+    def begin_due_read(self) -> None:
+        """Begin a read of due messages. `accept` ends it."""
         self._reads += 1
-        entries = self._in_flight.entries
-        in_flight = [message_id for message_id, entry in entries.items() if entry.message.waits is not None]
-        known = [message_id for queue in self._keys.values() if queue.due for message_id in queue.due]
-        return in_flight + known
+
+    def choose_due(self, found: Iterable[DueMessage]) -> tuple[list[int], int]:
+        """Return the ids of due messages to read now, and how many of those found were looked at.
+
+        The window ends it. Of the others that were looked at it is noted that they are due.
+        A retrying message goes only when it is the first that waits of its key. If that is not known, the key is to
+        be read: that brings the message, with all that waits behind it.
+        """
+        chosen: list[int] = []
+        size = seen = 0
+        entries, released = self._in_flight.entries, self._released_meanwhile
+        lanes = {partition for partition, lane in self._lanes.items() if not lane.suspended}
+        room, room_bytes = self.room, self.room_bytes
+        for due in found:
+            if len(chosen) >= room or size >= room_bytes:
+                break
+            seen += 1
+            if due.partition not in lanes or due.id in entries or due.id in released:
+                continue
+            if due.key is not None and due.waits is Waits.RETRY:
+                queue = self._keys.get(due.key)
+                if queue is None:
+                    queue = self._keys[due.key] = KeyQueue(due.partition)
+                if not self._is_next(due.id, queue):
+                    self._review(due.key, queue)
+                    continue
+            chosen.append(due.id)
+            size += due.size
+        return chosen, seen
 
     def accept(self, messages: Iterable[Message]) -> ReadDecision:
         """Decide what to claim and to park of messages in id order, fresh or due. Ends a read."""
@@ -329,7 +375,7 @@ class LaneOrdering:
         if queue is None:
             queue = self._keys[key] = KeyQueue(message.partition)
         if message.waits is Waits.RETRY:
-            if not self._is_next(message, queue):
+            if not self._is_next(message.id, queue):
                 self._review(key, queue)
                 return False
         elif (
@@ -345,13 +391,13 @@ class LaneOrdering:
         queue.add(message)
         return True
 
-    def _is_next(self, message: Message, queue: KeyQueue) -> bool:
+    def _is_next(self, message_id: int, queue: KeyQueue) -> bool:
         """Return whether a due message comes before all others of its key, unread ones included."""
-        if not queue.mark_due(message.id):
+        if not queue.mark_due(message_id):
             return False
         lane = self._lanes[queue.partition]
         known_to = lane.read_to if queue.loaded_to is None else min(lane.read_to, queue.loaded_to)
-        if message.id > known_to:
+        if message_id > known_to:
             queue.front = None  # something unread may come before it: the key must be read
             return False
         return True
@@ -395,15 +441,12 @@ class LaneOrdering:
         chosen = list(self._astray)[:limit]
         for one in chosen:
             del self._astray[one]
-        return [
-            KeyRead(key, partition, self.window, self.window_bytes)
-            for partition, key in chosen
-            if partition in self._lanes
-        ]
+        return [KeyRead(key, partition) for partition, key in chosen if partition in self._lanes]
 
     @property
-    def has_key_reads(self) -> bool:
-        return bool(self._key_reads)
+    def key_reads(self) -> int:
+        """How many keys are to be read."""
+        return len(self._key_reads)
 
     def next_key_reads(self, limit: int) -> list[KeyRead]:
         """Return the keys to read now. Each comes back by `accept_key` or `abort_key_read`."""
@@ -416,24 +459,24 @@ class LaneOrdering:
             if not queue.needs_read:
                 continue
             queue.begin_read()
-            chosen.append(KeyRead(key, queue.partition, self._key_share, self._key_share_bytes))
+            chosen.append(KeyRead(key, queue.partition))
             if len(chosen) == limit:
                 break
         return chosen
 
-    def accept_key(self, read: KeyRead, messages: Sequence[Message]) -> ReadDecision:
-        """Decide what to claim of the waiting messages of one key, given in id order."""
+    def accept_key(self, read: KeyRead, found: KeyMessages) -> ReadDecision:
+        """Decide what to claim of the waiting messages of one key, up to its share of the window."""
         queue = self._keys.get(read.key)
         if queue is None:
             return ReadDecision(())
         queue.reading = False
-        waiting = [message for message in messages if message.id not in self._in_flight.aside]
-        take = self._choose_waiting(read.key, queue, waiting)
+        waiting = [message for message in found.messages if message.id not in self._in_flight.aside]
+        take = self._choose_waiting(read.key, queue, cut_by_bytes(waiting, self._key_share_bytes))
         for message in take:
             if message.key is not None:  # None: the key of an unreadable row, whose order nobody can keep
                 queue.add(message)
             self._add_in_flight(message)
-        if len(take) == len(waiting) and read.is_complete(messages) and not queue.has_unread_parks:
+        if len(take) == len(waiting) and found.complete and not queue.has_unread_parks:
             queue.unblock()
         self._review(read.key, queue)
         return ReadDecision(take)
@@ -638,9 +681,63 @@ class LaneOrdering:
                 batch.append(entry.message)
         return batch
 
+    def extend_runs(
+        self, batch: list[Message], limit: int, *, get_address: Callable[[Message], str | None] | None = None
+    ) -> list[Message]:
+        """Let the next messages of the same keys go with those of `next_batch`; return at most `limit` in all.
+
+        Each run stands together, in id order. The addresses of messages are asked for only where there is a run.
+        """
+        room, keys = limit - len(batch), self._keys
+        if room <= 0 or not any(message.key is not None and keys[message.key].behind for message in batch):
+            return batch
+        extended: list[Message] = []
+        for message in batch:
+            extended.append(message)
+            if room > 0 and message.key is not None and (queue := keys[message.key]).behind:
+                run = self._choose_run(message, queue, room, get_address)
+                extended += run
+                room -= len(run)
+        return extended
+
+    def _choose_run(
+        self, first: Message, queue: KeyQueue, room: int, get_address: Callable[[Message], str | None] | None
+    ) -> list[Message]:
+        """Return the messages that may go in one send with the first of their key, which is being sent."""
+        entries, run = self._in_flight.entries, list[Message]()
+        if not _may_run(entries[first.id], queue):
+            return run
+        address = None if get_address is None else get_address(first)
+        size = len(first.payload)
+        for message_id in queue.behind[:room]:
+            entry = entries[message_id]
+            message = entry.message
+            size += len(message.payload)
+            # A late one that comes before the first of the run goes by itself, behind it.
+            if not entry.claim or message_id < first.id or size > _RUN_BYTES or not _may_run(entry, queue):
+                break
+            if get_address is not None and (address is None or get_address(message) != address):
+                break
+            entry.stage = _SENT
+            run.append(message)
+        if run:
+            queue.extend_run(len(run))
+        return run
+
     def next_probe(self, dice: float) -> list[Message]:
-        """Return one of the messages that are ready, or none."""
-        self._ready.rotate(-int(dice * len(self._ready)))
+        """Return one of the messages that are ready, or none: every other time one that was not tried before.
+
+        Many that were refused may wait, as those of throttled tenants. A new message of another must not have to be
+        drawn among all of them.
+        """
+        new = [entry for entry in self._ready if entry.message.last_error is None]
+        dice, is_for_new = 2 * dice % 1, dice < 0.5
+        if new and is_for_new:
+            chosen = new[int(dice * len(new))]
+            self._ready.remove(chosen)
+            self._ready.appendleft(chosen)
+        else:
+            self._ready.rotate(-int(dice * len(self._ready)))
         return self.next_batch(1)
 
     def rotate_suspects(self, by: int) -> None:
@@ -697,9 +794,27 @@ class LaneOrdering:
         queue = self._keys[message.key]
         queue.remove(entry.message)
         queue.stopped = True
+        rest = self._end_run(queue, after=message.id, is_failed=True)
         if failure.waits is not None:
             queue.blocked, queue.front = True, message.id
             self._park_behind_front(queue)
+        self._admit(rest)
+
+    def mark_unsent(self, message: Message) -> None:
+        """Queue the rest of a run again, from this message on: the transport did not try it, and nothing failed."""
+        entry = self._in_flight.entries.get(message.id)
+        if entry is not None and entry.stage is _SENT and message.key is not None:
+            self._admit(self._end_run(self._keys[message.key], after=message.id - 1))
+
+    def _end_run(self, queue: KeyQueue, *, after: int, is_failed: bool = False) -> list[InFlightMessage]:
+        """Queue what was sent in a run behind this id again, as not sent; return it."""
+        rest = queue.end_run(after=after)
+        if rest and is_failed:
+            queue.single_to = max(queue.single_to, rest[-1])
+        entries = [self._in_flight.entries[message_id] for message_id in rest]
+        for entry in entries:
+            entry.stage = _WAITING
+        return entries
 
     def mark_returned(self, messages: Iterable[Message]) -> None:
         """Return messages that were not delivered through no fault of theirs, with all that is queued behind them."""
@@ -707,6 +822,8 @@ class LaneOrdering:
             entry = self._in_flight.entries.get(message.id)
             if entry is not None and entry.stage is _SENT:
                 entry.stage = _READY
+                if message.key is not None:
+                    self._end_run(self._keys[message.key], after=message.id, is_failed=True)
                 self._return_unsent([entry])
 
     def add_strikes(self, messages: Iterable[Message]) -> None:
@@ -755,6 +872,24 @@ class LaneOrdering:
             if (lane := self._lanes.get(partition)) is not None:
                 lane.must_restart = True
                 self._suspend(partition)
+
+    def reread(self, message_ids: Iterable[int]) -> None:
+        """Read the lanes of these messages from their start: the store left their outcomes unrecorded.
+
+        It has them in no claim, because a crash lost the claim, or because an earlier try recorded the outcome. What is
+        queued behind them returns first, so that it does not overtake one that is still open.
+        """
+        lanes: set[int] = set()
+        for message_id in message_ids:
+            if (entry := self._in_flight.entries.get(message_id)) is None:
+                continue
+            lanes.add(entry.message.partition)
+            queue = None if entry.message.key is None else self._keys.get(entry.message.key)
+            if queue is not None:
+                self._return_unsent([self._in_flight.entries[i] for i in queue.behind])
+                if queue.front == message_id:
+                    queue.front = None  # it may not wait in the table: the key must be read
+        self.restart(lanes)
 
     def drop_unanswered(self) -> None:
         """Forget what is still being sent: nobody waits for the answer any more, and another relay will send it."""
@@ -891,6 +1026,16 @@ def _raise_to_group(strikes: int, size: int) -> int:
     while strikes < LONE_STRIKES and _max_group(strikes + 1) >= size:
         strikes += 1
     return strikes
+
+
+def _may_run(entry: InFlightMessage, queue: KeyQueue) -> bool:
+    """Return whether a message may be in a run: nothing is known against it, and it comes before all that waits."""
+    message = entry.message
+    return (
+        not (entry.strikes or message.attempts or message.last_error or message.unreadable)
+        and message.id > queue.single_to
+        and queue.may_send(message.id)
+    )
 
 
 def _build_park(message: Message) -> FailedOutcome:

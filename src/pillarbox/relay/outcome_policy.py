@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -36,6 +38,11 @@ _FLOOD: Final = 20
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 """Seconds until a message is tried again that its address did not take. They double with each try."""
+_RECENT: Final = 2.0
+"""Seconds for which an acknowledgement shows that "not now" concerns its message alone, as when a tenant is throttled.
+
+Longer than an answer takes: while one message is refused, others of the same moment may be under way or not yet read.
+"""
 _GOLDEN: Final = 0.618
 """Added to the dice for each message of a batch, so that what was refused together does not come back together."""
 _MAX_REMEMBERED: Final = 100_000
@@ -87,6 +94,7 @@ class OutcomePolicy:
         """The transport sends to several addresses, so one that takes nothing is no sign of an outage."""
         self.acknowledged = 0
         """How many messages the destination has acknowledged."""
+        self._acknowledged_at = -math.inf
         self._pings = 0
         """How many pings were a witness."""
         self._baselines: dict[int, int] = {}
@@ -95,6 +103,8 @@ class OutcomePolicy:
         """Message to the value of `acknowledged` when it was last sent alone. Oldest first."""
         self._tries: dict[int, _Tries] = {}
         """Messages whose last try failed and spent no attempt. Oldest first."""
+        self._unrecalled: set[int] = set()
+        """Messages of which the journal may know earlier tries, and could not be asked."""
         self._rejections = 0
 
     def evaluate(
@@ -108,6 +118,7 @@ class OutcomePolicy:
         result.delivered = [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.delivered]
         self.acknowledged += len(result.delivered)
         if result.delivered:
+            self._acknowledged_at = now
             self._rejections = 0
             for message in result.delivered if self._baselines or self._lone_baselines or self._tries else ():
                 self._forget(message.id)
@@ -135,7 +146,7 @@ class OutcomePolicy:
             if has_witness and not outcome.not_now:
                 result.failures.append((message, self._spend_attempt(message, outcome, dice=dice)))
                 return
-            is_answered = self.has_addresses and not outcome.unanswered
+            is_answered = not outcome.unanswered and (self.has_addresses or now - self._acknowledged_at <= _RECENT)
             is_outage = not (outcome.not_now and (is_answered or has_witness))
             outage = (outcome.error or "the destination did not acknowledge") if is_outage else None
         tries = self._count_try(message, now=now)
@@ -181,6 +192,32 @@ class OutcomePolicy:
     def _forget(self, message_id: int) -> None:
         self._baselines.pop(message_id, None)
         self._tries.pop(message_id, None)
+        self._unrecalled.discard(message_id)
+
+    def list_forgotten(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> list[Message]:
+        """List the messages that failed, and of which another relay may have made the first try.
+
+        `give_up_after` counts from it, so the journal must be asked before `evaluate`. Without that setting: none.
+        """
+        if self._give_up_after == FOREVER:
+            return []
+        return [
+            message
+            for message, outcome in zip(messages, outcomes, strict=True)
+            if not outcome.delivered and not outcome.lost and message.waits is Waits.RETRY
+            and (message.id not in self._tries or message.id in self._unrecalled)
+        ]  # fmt: skip
+
+    def recall(self, messages: Sequence[Message], tried_for: Mapping[UUID, timedelta] | None, *, now: float) -> None:
+        """Take note of earlier tries as the journal tells them; None if it could not be asked, and must be again."""
+        for message in messages:
+            if tried_for is None:
+                self._unrecalled.add(message.id)
+                continue
+            self._unrecalled.discard(message.id)
+            if (length := tried_for.get(message.message_id)) is not None:
+                tries = self._tries.setdefault(message.id, _Tries(first_at=now))
+                tries.first_at = min(tries.first_at, now - length.total_seconds())
 
     def note_interrupted(self, messages: Sequence[Message], *, began: int, sent: bool = True) -> None:
         """Note that messages were tried and not answered at all: that was an attempt too.

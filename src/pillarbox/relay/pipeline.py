@@ -23,6 +23,8 @@ __all__ = ["Pipeline", "Settler"]
 
 _TICK: Final = 0.5
 """Longest wait of the loops that send and settle: an event that was missed costs no more than this."""
+_LONGEST_REST: Final = 10.0
+"""Seconds after which a reader makes a round though the shared poll sent it on none."""
 _IDLE_ROUNDS: Final = 2
 _MAX_SETTLEMENT: Final = 1_000
 
@@ -44,7 +46,7 @@ class Pipeline:
         """Seconds for which the destination may be down for this relay before relays that reach it are preferred."""
         self._transport = transport
         self.backoff = backoff
-        self._reader = Reader(
+        self.reader = Reader(
             state, transport=transport, backoff=backoff, retry_interval=settings.retry_interval,
             sends_first=settings.sends_first,
         )  # fmt: skip
@@ -95,7 +97,7 @@ class Pipeline:
     @property
     def is_idle(self) -> bool:
         """Nothing is in flight, and the last rounds found nothing that could be sent now."""
-        return self._reader.empty_rounds >= _IDLE_ROUNDS and not self.state.ordering.in_flight
+        return self.reader.empty_rounds >= _IDLE_ROUNDS and not self.state.ordering.in_flight
 
     def wake(self) -> None:
         """Read now, and often for a while: there is something new."""
@@ -118,7 +120,7 @@ class Pipeline:
                 loops.create_task(self._run_reader())
                 loops.create_task(self._run_sender())
         finally:
-            self._reader.abandon()
+            self.reader.abandon()
             self._sender.abandon()
             with contextlib.suppress(Exception):
                 await self._transport.close()
@@ -128,7 +130,7 @@ class Pipeline:
         state = self.state
         state.is_stopping = True
         state.close()
-        await self._reader.finish()
+        await self.reader.finish()
         await self._sender.finish(within=within)
         self._sender.abandon()
         state.ordering.drop_unanswered()
@@ -149,12 +151,16 @@ class Pipeline:
     async def _run_reader(self) -> None:
         state = self.state
         while True:
-            found = await self._reader.run_once()
+            found = await self.reader.run_once()
             wait = self.backoff.next_wait(found)
             if not state.breaker.is_closed:
                 wait = min(wait, state.breaker.wait(state.clock.monotonic()) or wait)
+            elif wait >= self.backoff.longest and self.reader.get_idle_lanes() is not None:
+                self.reader.is_resting = True
+                wait = max(wait, _LONGEST_REST)
             if wait:
                 await wait_for_event(state.read_event, wait)
+            self.reader.is_resting = False
 
     async def _run_sender(self) -> None:
         state = self.state
@@ -184,6 +190,8 @@ class Pipeline:
         done = late + [p for p in self._releases if p not in late and state.ordering.is_drained(p)]
         if not done:
             return
+        # A claim that is being recorded may park messages of these lanes, which nothing in flight tells.
+        await self.reader.finish()
         state.ordering.drop(late)  # the answers will not be recorded: the next owner sends these messages again
         fence = state.fence(done)
         try:
@@ -225,9 +233,8 @@ class Settler:
     async def _record(self, settlement: Settlement, lanes: Iterable[int]) -> None:
         """Record outcomes. What the store refuses is split down to the messages that are the cause."""
         state = self._state
-        fence = state.fence(lanes)
         try:
-            is_recorded = await state.retry_write("settling", lambda: state.store.settle(fence, settlement))
+            is_recorded = await state.settle(settlement, lanes)
         except StoreRefused as error:
             await self._split(settlement, error)
             return

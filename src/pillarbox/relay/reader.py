@@ -7,11 +7,21 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, Settlement
-from pillarbox.contracts.transport import Transport
+from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
+    Claim,
+    Cursor,
+    DueMark,
+    FailedOutcome,
+    IdleLanes,
+    KeyMessages,
+    QuietLanes,
+    Settlement,
+)
+from pillarbox.contracts.transport import Transport, find_addressing
 from pillarbox.errors import StoreError, StoreRefused
-from pillarbox.message import Message, State, Waits
-from pillarbox.relay.breaker import PingTimer
+from pillarbox.message import PARTITIONS, Message, State, Waits
+from pillarbox.relay.breaker import HELD_PER_SECOND, PingTimer
 from pillarbox.relay.destination import AsideTimer, DestinationState
 from pillarbox.relay.ordering import SUSPECT_STRIKES, KeyRead, ReadDecision
 from pillarbox.relay.outcome_policy import build_refusal
@@ -25,14 +35,25 @@ _REUSED: Final = (
     "was in hand in these lanes is dropped."
 )
 _KEYS_PER_ROUND: Final = 32
-"""Most keys that are read one by one in a round: the other lanes must not wait long."""
+"""Most hot keys, or keys astray, that are read one by one in a round: the other lanes must not wait long.
+
+Of blocked keys, which are read together, at least so many: some have nothing any more."""
 _TURN: Final = 8
 """In every so many rounds the duty without priority is first, so that it is never starved."""
+_DUE_PAGES: Final = 4
+"""So many batches are found at once while most of what is due is read by key: finding fetches no rows."""
+_FRESH_REST: Final = 4
+"""A read that found nothing fresh is followed by a rest of this many times its duration while waiting ones flow."""
+_DUE_REST: Final = 4
+"""A search for due messages is followed by a rest of at least this many times its duration."""
 _BLOCKED_INTERVAL: Final = 5.0
 _BLOCKED_REST: Final = 20
 """Reading the blocked keys is followed by a rest of at least this many times its duration."""
 _REREAD_INTERVAL: Final = 10.0
 """Seconds between two reads of a lane from its start, as a safety net against a message that was passed over."""
+_COLD_STEP: Final = 4
+"""A read of lanes without a mark that failed is followed by one of so many times fewer, a quick one by one of more."""
+_COLD_SECONDS: Final = 0.1
 _LEAST_ROOM: Final = 8
 """Reading waits until an eighth of the window is free: many small reads cost more than a few large ones."""
 _ROTATION: Final = 8
@@ -64,7 +85,19 @@ class Reader:
         self._rounds = 0
         self._first_lane = 0
         self._due_at = 0.0
-        self._blocked_at = 0.0
+        self._due_mark: DueMark | None = None
+        """Where the search for due messages goes on; None at its start."""
+        self._due_pages = 1
+        self._due_reread_at = 0.0
+        self._due_cost = 0.0
+        """Seconds that this search has taken."""
+        self._fresh_at = 0.0
+        """From when on fresh messages are read again while waiting ones flow."""
+        self._addressing = find_addressing(transport)
+        self._is_due_held = False
+        """Most messages that were read last of those that waited have a blocked address."""
+        # The blocked keys of a lane are read when it is taken. From then on they are read anew now and then.
+        self._blocked_at = state.clock.monotonic() + _BLOCKED_INTERVAL
         self._reread_at = 0.0
         self._reread_lane = 0
         self._claim_task: asyncio.Task[None] | None = None
@@ -74,6 +107,14 @@ class Reader:
         self._ping_timer = PingTimer(interval=state.settings.ping_interval)
         self._ping_task: asyncio.Task[None] | None = None
         self._empty_probes = 0
+        self._cursor_lanes: frozenset[int] = frozenset()
+        """Lanes of the last read: the cursor is true of these alone."""
+        self._cold_lanes = PARTITIONS
+        """Most lanes without a mark that one read takes."""
+        self._has_cold = False
+        """The last read left lanes without a mark out."""
+        self.is_resting = False
+        """The shared poll looks in place of its rounds."""
         self.empty_rounds = 0
         """How many rounds in a row, with lanes to read, found nothing to do."""
 
@@ -99,12 +140,56 @@ class Reader:
             await asyncio.sleep(self._backoff.shortest)
             found = False
         # At 0, due messages could not be taken before, and may be now, as those of a key that is to be read.
-        has_more = self._due_at == 0.0 or state.ordering.has_key_reads
-        is_empty = not (found or state.ordering.in_flight or has_more)
-        self.empty_rounds = self.empty_rounds + 1 if is_empty else 0
-        if is_empty and self._ping_timer.is_due(state.clock.monotonic(), acknowledged=state.policy.acknowledged):
-            self._start_ping()
+        has_more = self._due_at == 0.0 or state.ordering.key_reads > 0
+        if found or state.ordering.in_flight or has_more:
+            self.empty_rounds = 0
+        else:
+            self._note_empty_round()
         return found
+
+    def poll(self) -> None:
+        """Make a round now."""
+        self._state.read_event.set()
+
+    def get_idle_lanes(self) -> IdleLanes | None:
+        """Return the lanes in which only something new in the table can give it something to do; None otherwise.
+
+        What a round does without a change in the table is left to the round: keys and lanes that are to be read, a
+        search for due messages that goes on, probes of a destination that is down, writes that were refused.
+        """
+        state = self._state
+        if not state.is_open or not state.may_act() or state.ordering.in_flight or state.ordering.must_read:
+            return None
+        if self._due_at == 0.0 or self._due_mark is not None or self._is_due_held or self._unparked:
+            return None
+        if self._claim_task is not None and not self._claim_task.done():
+            return None
+        partitions = state.ordering.partitions
+        if self._cursor is None or not partitions or self._cursor_lanes != frozenset(partitions):
+            return None
+        return IdleLanes(partitions, self._cursor)
+
+    def note_quiet(self, lanes: IdleLanes, quiet: QuietLanes) -> None:
+        """Note that its lanes had nothing to read: as good as a round that found nothing, unless it made one since.
+
+        What a round does from time to time is still left to the round: to read a lane from its start, and blocked keys.
+        """
+        if not self.is_resting or self._cursor is not lanes.cursor:
+            return
+        now = self._state.clock.monotonic()
+        self._cursor = quiet.cursor
+        self._due_at = max(self._due_at, now + self._retry_interval)
+        if not quiet.has_blocked:
+            self._blocked_at = now + _BLOCKED_INTERVAL
+        self._note_empty_round()
+        if now >= min(self._reread_at, self._blocked_at):
+            self.poll()
+
+    def _note_empty_round(self) -> None:
+        state = self._state
+        self.empty_rounds += 1
+        if self._ping_timer.is_due(state.clock.monotonic(), acknowledged=state.policy.acknowledged):
+            self._start_ping()
 
     def _is_full(self) -> bool:
         ordering = self._state.ordering
@@ -114,9 +199,10 @@ class Reader:
 
     async def finish(self) -> None:
         """Wait for the claim that is being recorded."""
-        if self._claim_task is not None:
-            task, self._claim_task = self._claim_task, None
+        if (task := self._claim_task) is not None:
             await task
+            if self._claim_task is task:
+                self._claim_task = None
 
     def abandon(self) -> None:
         """Cancel the claim that is being recorded, and the ping."""
@@ -140,7 +226,7 @@ class Reader:
         if not sends_first:
             found += await self._read_due(now)
         found += await self._read_keys() + await self._read_remainders() + await self._read_astray()
-        if self._state.ordering.has_room and not is_first:
+        if self._state.ordering.has_room and not is_first and not (found and now < self._fresh_at):
             found += await self._read_fresh()
         if sends_first:
             found += await self._read_due(now)
@@ -164,30 +250,59 @@ class Reader:
         """Begin a read of fresh messages, after the blocked keys are known."""
         while self._state.ordering.must_read_blocked:  # again if a pause began and ended during the read of them
             await self._read_blocked_keys()
-        return self._state.ordering.begin_read()
+        return self._state.ordering.begin_read(most_restarts=self._cold_lanes)
 
     async def _read_fresh(self) -> int:
+        """Read fresh messages of all lanes; those without a mark a few at a time, after a read of more of them failed.
+
+        Such a read walks over every dead row of its lanes. All of them at once can take longer than the store may
+        take to answer, and then would each time. What was read of some lanes is kept, and is sent meanwhile.
+        """
         state = self._state
+        found = await self._read_lanes()
+        while self._has_cold and state.ordering.is_open and state.ordering.has_room and state.may_act():
+            found += await self._read_lanes()
+        return found
+
+    async def _read_lanes(self) -> int:
+        state = self._state
+        self._has_cold = False
         partitions, restart = await self._begin_read()
         if not partitions:
             state.ordering.abort_read(restart)
             return 0
         if restart:
             self._due_at = 0.0  # what returned may be due, and could not be taken before
+        cursor, marked = self._cursor, self._cursor_lanes - restart
+        if cursor is None:
+            marked = frozenset()
+        # Lanes with a mark are read each time: the cursor has one snapshot, which must be true of all of them.
+        cold = [*sorted(restart), *(p for p in partitions if p not in marked and p not in restart)][: self._cold_lanes]
+        read, lanes = {*marked, *cold}, len(partitions)
+        partitions = [partition for partition in partitions if partition in read]
         order, reread = self._rotate(partitions), self._choose_reread(partitions)
         state.ordering.load_hot_keys(reread)
-        cursor = self._cursor
         if cursor is not None:
-            cursor = cursor.restart(restart | reread).skip_keys(state.ordering.hot_keys)
-        limit = min(state.settings.batch, state.ordering.room)
+            cursor = cursor.restart(restart, whole=reread).skip_keys(state.ordering.hot_keys)
+        limit, began_at = min(state.settings.batch, state.ordering.room), state.clock.monotonic()
         try:
             result = await state.store.read(
                 state.name, partitions=order, cursor=cursor, limit=limit, max_bytes=state.ordering.room_bytes
             )
         except BaseException:
             state.ordering.abort_read(restart)
+            self._cold_lanes = max(1, len(cold) // _COLD_STEP)
             raise
-        self._cursor = result.cursor
+        ended_at = state.clock.monotonic()
+        self._fresh_at = ended_at if result.messages else ended_at + _FRESH_REST * (ended_at - began_at)
+        self._cursor, self._cursor_lanes = result.cursor, frozenset(order)
+        if not (result.messages or result.complete or result.cursor.low):
+            self._cursor_lanes = frozenset()  # every lane starts over
+        if state.clock.monotonic() - began_at < _COLD_SECONDS:
+            self._cold_lanes = min(_COLD_STEP * self._cold_lanes, PARTITIONS)
+        elif cold:
+            self._cold_lanes = max(1, len(cold) // 2)
+        self._has_cold = len(order) < lanes or state.ordering.can_restart
         decision = state.ordering.accept_read(result, order)
         self._drop_reused_lanes()
         await self._start_claim(decision)
@@ -205,67 +320,123 @@ class Reader:
         state = self._state
         if now < self._due_at or not state.ordering.has_room:
             return 0
+        if self._sends_first and state.ordering.key_reads >= state.settings.batch:
+            return 0  # enough is known that can be read
         limit, max_bytes = min(state.settings.batch, state.ordering.room), state.ordering.room_bytes
         if state.is_probing:
             # The rest is for fresh ones: what waits may be what fails.
             limit = limit // 2 if limit > 1 else round(state.dice.random())
             if not limit:
                 return 0
-        skip = state.ordering.begin_due_read()
+        elif self._is_due_held:
+            limit = min(limit, max(1, round(HELD_PER_SECOND * self._retry_interval)))
+        elif self._sends_first and self._due_pages > 1:
+            limit, max_bytes = self._due_pages * state.settings.batch, NO_BYTE_LIMIT
+        state.ordering.begin_due_read()
         try:
-            due = await state.store.read_due(
-                state.name, partitions=state.ordering.partitions, limit=limit, skip=skip, max_bytes=max_bytes
-            )
+            ids = await self._find_due(limit, max_bytes)
+            due = await state.store.read_due(state.name, ids) if ids else ()
         except BaseException:
             state.ordering.accept(())
             raise
-        if len(due) < limit and sum(len(message.payload) for message in due) < max_bytes:
-            self._due_at = state.clock.monotonic() + self._retry_interval
-        decision = state.ordering.accept(sorted(due, key=lambda message: message.id))
+        decision = state.ordering.accept(due)
+        self._note_held(decision.take)
         await self._start_claim(decision)
-        return len(decision.take)
+        return len(decision.take) + (self._due_mark is not None and not self._is_due_held)
+
+    def _note_held(self, messages: Sequence[Message]) -> None:
+        """Rest from due messages if most of those that were read have a blocked address.
+
+        To claim and put off again what waits for one costs more than a delivery. Thousands that are due at once must
+        not take every other turn from the others.
+        """
+        if messages:
+            self._is_due_held = 2 * sum(self._is_blocked(message) for message in messages) > len(messages)
+        if self._is_due_held:
+            self._due_at = max(self._due_at, self._state.clock.monotonic() + self._retry_interval)
+
+    def _is_blocked(self, message: Message) -> bool:
+        """Return whether the address of a message takes nothing at present."""
+        addresses = self._state.addresses
+        if self._addressing is None or not addresses.has_blocked:
+            return False
+        address = self._addressing.get_address(message)
+        return address is not None and addresses.is_blocked(address)
+
+    async def _find_due(self, limit: int, max_bytes: int) -> Sequence[int]:
+        """Find the next due messages of a search that goes on from read to read, and begins anew at its end.
+
+        Returns the ids to read now, as many as fit into the window. Where it is full, the search goes on behind them.
+
+        Each search passes all that is due, also what is in flight or must wait behind another of its key. It rests in
+        proportion, so that a key with very many retries does not keep the database busy.
+        """
+        state, began_at = self._state, self._state.clock.monotonic()
+        if self._due_mark is None:
+            self._due_cost, self._due_reread_at = 0.0, began_at + _REREAD_INTERVAL
+        # While a long search goes on, what comes due before its mark is found by a look at the start.
+        looks_back = began_at >= self._due_reread_at
+        after = None if looks_back else self._due_mark
+        found = await state.store.find_due(
+            state.name, partitions=state.ordering.partitions, after=after, limit=limit, max_bytes=max_bytes
+        )
+        ids, seen = state.ordering.choose_due(found)
+        self._due_pages = _DUE_PAGES if len(ids) * _DUE_PAGES < len(found) else 1
+        now = state.clock.monotonic()
+        self._due_cost += now - began_at
+        if looks_back:
+            self._due_reread_at = now + _REREAD_INTERVAL
+        elif seen == len(found) < limit and sum(message.size for message in found) < max_bytes:
+            self._due_mark = None
+            self._due_at = now + max(self._retry_interval, _DUE_REST * self._due_cost)
+        elif seen:
+            self._due_mark = found[seen - 1].mark
+        return ids
 
     async def _read_keys(self) -> int:
-        """Read the next messages of keys that were blocked."""
-        state, found = self._state, 0
-        reads = state.ordering.next_key_reads(_KEYS_PER_ROUND)
-        for index, read in enumerate(reads):
-            if not state.ordering.has_room:
-                for unread in reads[index:]:
-                    state.ordering.abort_key_read(unread)
-                break
-            try:
-                messages = await self._read_key(read)
-            except BaseException:
-                for unread in reads[index:]:
-                    state.ordering.abort_key_read(unread)
-                raise
-            decision = state.ordering.accept_key(read, messages)
-            await self._start_claim(decision)
-            found += len(decision.take)
-        return found
+        """Read the next messages of keys that were blocked, all in one read and one claim."""
+        state = self._state
+        if not state.ordering.has_room:
+            return 0
+        reads = state.ordering.next_key_reads(max(_KEYS_PER_ROUND, state.settings.batch))
+        if not reads:
+            return 0
+        try:
+            found = await self._read_key_messages(reads)
+        except BaseException:
+            for unread in reads:
+                state.ordering.abort_key_read(unread)
+            raise
+        take: list[Message] = []
+        for read, messages in zip(reads, found, strict=False):
+            take += state.ordering.accept_key(read, messages).take
+        for unread in reads[len(found) :]:
+            state.ordering.abort_key_read(unread)
+        self._note_held(take)
+        await self._start_claim(ReadDecision(take))
+        return len(take)
 
-    async def _read_key(self, read: KeyRead) -> Sequence[Message]:
-        return await self._state.store.read_key(
-            self._state.name,
-            partition=read.partition,
-            key=read.key,
-            after=0,
-            limit=read.limit,
-            max_bytes=read.max_bytes,
+    async def _read_key_messages(self, reads: Sequence[KeyRead]) -> Sequence[KeyMessages]:
+        state = self._state
+        return await state.store.read_keys(
+            state.name,
+            [(read.partition, read.key) for read in reads],
+            key_limit=state.ordering.key_share,
+            limit=state.ordering.room,
+            max_bytes=state.ordering.room_bytes,
         )
 
     async def _read_astray(self) -> int:
         """Read what waits under keys that are none: it blocks nothing, and is closed as unreadable."""
         state, found = self._state, 0
-        for read in state.ordering.next_astray(_KEYS_PER_ROUND):
+        for read in state.ordering.next_astray(_KEYS_PER_ROUND) if state.ordering.has_room else ():
             state.ordering.begin_due_read()
             try:
-                messages = await self._read_key(read)
+                (answer,) = await self._read_key_messages([read])
             except BaseException:
                 state.ordering.accept(())
                 raise
-            decision = state.ordering.accept([message for message in messages if message.unreadable is not None])
+            decision = state.ordering.accept([one for one in answer.messages if one.unreadable is not None])
             await self._start_claim(decision)
             found += len(decision.take)
         return found
@@ -341,9 +512,12 @@ class Reader:
         return [(part, strikes) for part, strikes in parts if part.take or part.park]
 
     async def _record_claim(self, decision: ReadDecision, strikes: int) -> None:
-        """Record what is taken, before any of it is sent, and what is parked. Lanes may be lost at any moment."""
+        """Record what is taken, before any of it is sent, and what is parked. Lanes may be lost at any moment.
+
+        A relay that stops claims nothing more: a round that had begun may end after the relay has left its lanes.
+        """
         state, take, park = self._state, decision.take, decision.park
-        while True:
+        while not state.is_stopping:
             take = [message for message in take if message.partition in state.epochs]
             park = [message for message in park if message.partition in state.epochs]
             if not (take or park):
@@ -417,7 +591,12 @@ class Reader:
     async def _park_again(self) -> None:
         """Try again to park what could be neither parked nor closed."""
         unparked, self._unparked = self._unparked, []
-        owned = [message for message, epoch in unparked if self._state.epochs.get(message.partition) == epoch]
+        served = set(self._state.ordering.partitions)  # without lanes that are being handed over
+        owned = [
+            message
+            for message, epoch in unparked
+            if message.partition in served and self._state.epochs.get(message.partition) == epoch
+        ]
         await self._start_claim(ReadDecision((), owned))
 
     # --- probing ---
@@ -437,6 +616,7 @@ class Reader:
             if state.policy.acknowledged == acknowledged and not state.ordering.in_flight and state.breaker.is_closed:
                 state.open_breaker(str(error) or "no answer to a ping")
                 state.close()
+                self.poll()  # it may rest, and goes by the breaker's time now
 
     async def _probe(self) -> bool:
         """Ping a destination whose breaker is open, once its time has come, and read messages to probe it with.
@@ -449,7 +629,7 @@ class Reader:
         if not state.is_probing and not (state.breaker.half_open(state.clock.monotonic()) and await self._ping_down()):
             return False
         if not state.ordering.is_open:  # at first, and after a pause in the middle of the probe
-            self._cursor, self._due_at, self._empty_probes = None, 0.0, 0
+            self._cursor, self._due_at, self._due_mark, self._empty_probes = None, 0.0, None, 0
             state.begin_probe()
         # One of all that were read is sent. The first that is claimed would be the same each time.
         state.may_probe = False
@@ -459,15 +639,20 @@ class Reader:
         except StoreError as error:
             state.telemetry.on_store_failed("reading", error)
             self._cursor = None
+            # Nothing more is read before what was claimed until then is gone, so one of that must go.
+            self._allow_probe()
             return False
-        state.may_probe = True
-        state.send_event.set()
+        self._allow_probe()
         # Twice: the first read finds out which waiting messages are due, and the second takes them.
         self._empty_probes += not found
         if not state.epochs or (self._empty_probes >= _EMPTY_PROBES and not state.ordering.in_flight):
             state.close_breaker(is_proven=False)  # there is no message to probe with: the ping must do
             state.reopen()
         return found
+
+    def _allow_probe(self) -> None:
+        self._state.may_probe = True
+        self._state.send_event.set()
 
     async def _ping_down(self) -> bool:
         """Ping a destination that is down; return whether it answers."""

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from pillarbox.contracts.store import Claim, Settlement
+from pillarbox.contracts.store import Claim, FailedOutcome, Settlement
 from pillarbox.contracts.transport import Outcome, Transport, find_addressing
-from pillarbox.errors import MessageRejected, StoreRefused, TransportError, TransportUnavailable
+from pillarbox.errors import MessageRejected, StoreError, StoreRefused, TransportError, TransportUnavailable
 from pillarbox.message import Message
 from pillarbox.progress import StallTimeout
 from pillarbox.redaction import redact_line
@@ -25,6 +25,7 @@ __all__ = ["RateLimit", "Sender"]
 
 _NO_WITNESS: Final = "the destination acknowledges nothing else"
 _NOT_NOW: Final = "its address takes nothing at present"
+_LEFT_UNSENT: Final = "the transport left it unsent, though no earlier message of its key was in the send"
 
 _ROUNDING: Final = 1e-6
 """A token that lacks so little is there: waiting for the rest takes no time that a clock could show."""
@@ -33,7 +34,10 @@ _ROUNDING: Final = 1e-6
 class Sender:
     """Sends batches through the transport, as many at once as the window allows, and suspects apart from them.
 
-    It starts a send only while the lease surely holds.
+    It starts a send only while the lease surely holds. Where the transport takes runs, a batch has as many messages of
+    a key as fit. A transport that acknowledges a message of a run behind one that it did not acknowledge has broken its
+    promise: what it says of that message does not count, the message is sent again in its order, and no more runs are
+    made for this destination.
     """
 
     def __init__(
@@ -50,6 +54,10 @@ class Sender:
         self._lone_cap = lone_cap
         self._addressing = find_addressing(transport)
         self._batch = min(state.settings.batch, transport.features.batch)
+        self._most_keys = 1 if transport.features.one_key else self._batch
+        # A run goes to one address. Without a way to ask for it, as through a wrapper, there is none.
+        self._makes_runs = transport.features.runs and transport.features.addresses == (self._addressing is not None)
+        """False too after the transport has broken its promise for runs."""
         self._rate = RateLimit(state.settings.rate)
         self._sends: set[asyncio.Task[None]] = set()
         self._suspect_send: asyncio.Task[None] | None = None
@@ -69,8 +77,8 @@ class Sender:
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
                 return self._rate.wait()
-            is_probing, ordering = state.is_probing, state.ordering
-            batch = ordering.next_probe(state.dice.random()) if is_probing else ordering.next_batch(allowed)
+            is_probing, ordering = state.is_probing, state.ordering  # a probe is one message
+            batch = ordering.next_probe(state.dice.random()) if is_probing else self._next_batch(allowed)
             batch = self._hold_blocked(self._close_unreadable(batch))
             self._rate.spend(len(batch))
             if batch:
@@ -78,6 +86,18 @@ class Sender:
                 self._sends.add(task)
                 task.add_done_callback(self._sends.discard)
         return 0.0
+
+    def _next_batch(self, limit: int) -> list[Message]:
+        batch = self._state.ordering.next_batch(min(limit, self._most_keys))
+        if not self._makes_runs:
+            return batch
+        get_address = None if self._addressing is None else self._get_run_address
+        return self._state.ordering.extend_runs(batch, limit, get_address=get_address)
+
+    def _get_run_address(self, message: Message) -> str | None:
+        """Return the address of a message that may be in a run. To a blocked one at most a single message goes."""
+        address = self._find_address(message)
+        return None if address is None or self._state.addresses.is_blocked(address) else address
 
     @property
     def _is_sending(self) -> bool:
@@ -153,8 +173,48 @@ class Sender:
             self._return(messages, error, struck=error.mid_send, began=began)
             self._note_outage(str(error), error.retry_after)
         else:
+            if self._transport.features.runs:
+                messages, outcomes = self._end_runs(messages, outcomes)
+            await self._recall_tries(messages, outcomes)
             self._apply_outcomes(messages, outcomes, began=began)
             self._return_lost(messages, outcomes, began=began)
+
+    def _end_runs(
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome]
+    ) -> tuple[Sequence[Message], Sequence[Outcome]]:
+        """End each run at its first message that is not acknowledged; return what was answered, with the outcomes.
+
+        What follows goes back behind it. If that one is lost, the lost ones behind it stay: each of them may be the one
+        under which the connection broke.
+        """
+        if all(outcome.delivered for outcome in outcomes):
+            return messages, outcomes
+        answered: list[tuple[Message, Outcome]] = []
+        begun: set[str] = set()
+        ended: dict[str, Outcome] = {}
+        broken: list[Message] = []
+        for message, outcome in zip(messages, outcomes, strict=True):
+            key = message.key
+            if key is not None and key in ended:
+                if outcome.delivered:
+                    broken.append(message)
+                elif outcome.lost and ended[key].lost:
+                    answered.append((message, outcome))
+                continue
+            if not outcome.unsent:
+                answered.append((message, outcome))
+            elif key is not None and key in begun:
+                self._state.ordering.mark_unsent(message)
+            else:
+                answered.append((message, Outcome(False, _LEFT_UNSENT)))
+            if key is not None:
+                begun.add(key)
+                if not outcome.delivered:
+                    ended[key] = outcome
+        if broken:
+            self._makes_runs = False
+            self._state.telemetry.on_run_broken(self._state.name, broken)
+        return [message for message, _ in answered], [outcome for _, outcome in answered]
 
     async def _call_transport(self, transport: Transport, messages: Sequence[Message]) -> Sequence[Outcome]:
         """Send, and return one outcome per message. No answer in time, or an error instead of one, is not delivered.
@@ -175,13 +235,29 @@ class Sender:
                 raise TransportUnavailable(_describe(error), mid_send=True) from error
             return [_build_outcome(error)]
         if len(outcomes) == len(messages):
-            if messages and all(outcome.lost for outcome in outcomes):
+            if messages and all(outcome.lost or outcome.unsent for outcome in outcomes) and outcomes[0].lost:
                 raise TransportUnavailable(outcomes[0].error or "the connection broke", mid_send=True)
             return outcomes
         reason = f"the transport answered for {len(outcomes)} of {len(messages)} messages"
         if len(messages) > 1:
             raise TransportUnavailable(reason, mid_send=True)
         return [Outcome(False, reason)]
+
+    async def _recall_tries(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
+        """Ask the journal since when other relays tried what failed now, so that a takeover does not begin anew.
+
+        After the send, never before it: between the look at the lease and the send there must be no wait.
+        """
+        state = self._state
+        forgotten = state.policy.list_forgotten(messages, outcomes)
+        if not forgotten:
+            return
+        try:
+            tried_for = await state.store.tried_for(state.name, message_ids=[one.message_id for one in forgotten])
+        except StoreError:
+            state.policy.recall(forgotten, None, now=state.clock.monotonic())  # asked again at the next try
+        else:
+            state.policy.recall(forgotten, tried_for, now=state.clock.monotonic())
 
     def _apply_outcomes(self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int) -> None:
         state = self._state
@@ -232,7 +308,9 @@ class Sender:
     def _apply_not_now(self, result: BatchResult, now: float) -> None:
         """Let messages wait at the pace of their address, and block addresses that take nothing."""
         state = self._state
-        for message, failure, outcome in result.not_now:
+        tried: list[tuple[Message, FailedOutcome]] = []
+        for message, own, outcome in result.not_now:
+            failure = own
             address, reason = self._find_address(message), failure.error or "it took nothing"
             if address is not None:
                 news = state.addresses.refuse(
@@ -241,14 +319,19 @@ class Sender:
                 )  # fmt: skip
                 if news is not None:
                     state.telemetry.on_address_blocked(state.name, address, reason=reason, is_missing=outcome.missing)
+                if state.addresses.is_blocked(address):
+                    # Not at its own pace: an address that takes a few now and then would be offered ever fewer.
+                    pause, _ = state.addresses.hold(address, now, dice=state.dice.random())
+                    failure = msgspec.structs.replace(failure, delay=max(pause, outcome.retry_after or pause))
             state.ordering.mark_failed(message, failure)
-        state.telemetry.on_tried(
-            state.name, [(message, failure) for message, failure, _ in result.not_now], why=_NOT_NOW
-        )
+            tried.append((message, failure))
+        state.telemetry.on_tried(state.name, tried, why=_NOT_NOW)
 
     def _return(self, messages: Sequence[Message], error: TransportUnavailable, *, struck: bool, began: int) -> None:
         state = self._state
-        state.policy.note_interrupted(messages, began=began, sent=struck or error.mid_send)
+        # What follows in a run may not have been tried. It may be to blame all the same, so it is struck.
+        firsts = _list_firsts(messages) if self._transport.features.runs else messages
+        state.policy.note_interrupted(firsts, began=began, sent=struck or error.mid_send)
         if struck:
             state.ordering.add_strikes(messages)
         state.ordering.mark_returned(messages)
@@ -352,7 +435,9 @@ class Sender:
             self._return(group, error, struck=False, began=began)
             self._note_outage(str(error), error.retry_after)
         except Exception as error:
-            self._apply_outcomes(group, [_build_outcome(error)] * len(group), began=began)
+            outcomes = [_build_outcome(error)] * len(group)
+            await self._recall_tries(group, outcomes)
+            self._apply_outcomes(group, outcomes, began=began)
         else:
             if not state.may_act():
                 state.ordering.mark_returned(group)
@@ -383,7 +468,8 @@ class Sender:
 
     async def _send_parts(self, transport: Transport, group: Sequence[Message], *, began: int) -> bool:
         """Send a group, by as many calls at once as it needs; return whether all of it was acknowledged."""
-        parts = [group[at : at + self._batch] for at in range(0, len(group), self._batch)]
+        size = min(self._batch, self._most_keys)
+        parts = [group[at : at + size] for at in range(0, len(group), size)]
         results = await asyncio.gather(*(self._send_part(transport, part, began=began) for part in parts))
         # After the answers: an acknowledgement in one part is a witness for the others.
         for part, result in zip(parts, results, strict=True):
@@ -399,6 +485,7 @@ class Sender:
             outcomes = await self._call_transport(transport, messages)
         except TransportUnavailable as error:
             return error
+        await self._recall_tries(messages, outcomes)
         self._apply_outcomes(messages, outcomes, began=began)
         self._return_lost(messages, outcomes, began=began)
         return all(outcome.delivered for outcome in outcomes)
@@ -478,6 +565,18 @@ class RateLimit:
         if self._per_second is None or self._tokens + _ROUNDING >= 1:
             return 0.0
         return (1 - self._tokens) / self._per_second
+
+
+def _list_firsts(messages: Sequence[Message]) -> list[Message]:
+    """List the first message of each key, and all without a key."""
+    firsts: list[Message] = []
+    keys: set[str] = set()
+    for message in messages:
+        if message.key is None or message.key not in keys:
+            firsts.append(message)
+        if message.key is not None:
+            keys.add(message.key)
+    return firsts
 
 
 def _describe(error: Exception) -> str:

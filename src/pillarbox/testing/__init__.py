@@ -16,7 +16,7 @@ pytest.register_assert_rewrite(
 )
 
 from pillarbox.testing.fault_proxy import FaultProxy  # noqa: E402
-from pillarbox.testing.harness import HarnessTransaction, StoreHarness  # noqa: E402
+from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness  # noqa: E402
 from pillarbox.testing.kit import OutboxKit  # noqa: E402
 from pillarbox.testing.memory_harness import MemoryHarness  # noqa: E402
 from pillarbox.testing.receiver_contract import ReceiverContract, ReceiverHarness  # noqa: E402
@@ -27,6 +27,7 @@ from pillarbox.testing.transport_contract import TransportContract, TransportHar
 __all__ = [
     "FaultProxy",
     "FrozenClock",
+    "HarnessTakeover",
     "HarnessTransaction",
     "MemoryData",
     "MemoryHarness",

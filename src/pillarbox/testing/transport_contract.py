@@ -12,18 +12,20 @@ pytest and pytest-asyncio.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Final
 
+import msgspec
 import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.cloudevents import CloudEvent, from_message
 from pillarbox.contracts.transport import Outcome, Transport
 from pillarbox.errors import TransportUnavailable
-from pillarbox.message import Kind, Message
+from pillarbox.message import Kind, Message, new_message_id
 from pillarbox.testing.samples import sample
 
 __all__ = [
@@ -32,11 +34,15 @@ __all__ = [
     "MemoryTransportHarness",
     "OutageContract",
     "OutcomeContract",
+    "RunContract",
     "TransportContract",
     "TransportHarness",
+    "assert_ends",
     "assert_same",
     "build_batch",
+    "build_run",
     "deliver",
+    "deliver_run",
     "read_taken_ids",
     "send_all",
     "wait_for",
@@ -411,7 +417,122 @@ async def _send(harness: TransportHarness, message: Message) -> list[Outcome]:
     return list(await harness.transport.send([message]))
 
 
-class TransportContract(OutcomeContract, ArrivalContract, OutageContract):
+_RUN: Final = 5
+"""Most messages of a run here."""
+
+
+def build_run(harness: TransportHarness) -> list[Message]:
+    """Build messages of one key and one address; skip the test where the transport takes no runs."""
+    features = harness.transport.features
+    if not features.runs or features.batch < 3:
+        pytest.skip("This transport takes no runs.")
+    first = harness.fit(sample(key="run", payload=b'{"number": 0}'))
+    others = [
+        msgspec.structs.replace(first, message_id=new_message_id(), payload=b'{"number": %d}' % number)
+        for number in range(1, min(_RUN, features.batch))
+    ]
+    return [first, *others]
+
+
+def assert_ends(outcomes: Sequence[Outcome]) -> int:
+    """Assert that a run was delivered up to a message, and that nothing behind that one was sent; return its place."""
+    place = next((number for number, outcome in enumerate(outcomes) if not outcome.delivered), len(outcomes))
+    assert [outcome.delivered for outcome in outcomes[place:]] == [False] * (len(outcomes) - place)
+    assert all(outcome.unsent for outcome in outcomes[place + 1 :])
+    return place
+
+
+async def deliver_run(harness: TransportHarness, messages: Sequence[Message]) -> None:
+    """Send a run until all of it is delivered, through the time that the transport needs to connect again.
+
+    A transport may end a run early, and leave the rest unsent.
+    """
+    rest = list(messages)
+    async with asyncio.timeout(PATIENCE):
+        while rest:
+            try:
+                outcomes = await harness.transport.send(rest)
+            except TransportUnavailable:
+                await asyncio.sleep(0.05)
+                continue
+            place = assert_ends(outcomes)
+            assert place
+            assert all(outcome.unsent for outcome in outcomes[place:])
+            rest = rest[place:]
+
+
+async def _assert_has(harness: TransportHarness, messages: Sequence[Message]) -> None:
+    assert [event.message_id for event in await harness.received()] == [str(one.message_id) for one in messages]
+
+
+class RunContract:
+    """Several messages of a key in one send, if the features say that the transport takes such runs.
+
+    What the far side takes of a run is its beginning, however the send ends.
+    """
+
+    async def test_a_run_arrives_in_order(self, harness: TransportHarness) -> None:
+        run = build_run(harness)
+        await deliver_run(harness, run)
+        await _assert_has(harness, run)
+
+    async def test_a_run_stops_at_a_rejected_message(self, harness: TransportHarness) -> None:
+        run = build_run(harness)
+        middle = len(run) // 2
+        run[middle] = await harness.reject_next(run[middle])
+        outcomes = await harness.transport.send(run)
+        place = assert_ends(outcomes)
+        assert place <= middle
+        assert outcomes[place].rejected or outcomes[place].unsent
+        assert outcomes[0].delivered or not outcomes[0].unsent
+        await _assert_has(harness, run[:place])
+
+    async def test_a_run_stops_at_a_refused_message(self, harness: TransportHarness) -> None:
+        run = build_run(harness)
+        await harness.refuse_next()
+        outcomes = await harness.transport.send(run)
+        place = assert_ends(outcomes)
+        assert place < len(run)
+        assert not outcomes[place].rejected
+        await _assert_has(harness, run[:place])
+
+    async def test_what_a_run_left_unsent_can_be_sent_later(self, harness: TransportHarness) -> None:
+        run = build_run(harness)
+        await harness.refuse_next()
+        place = assert_ends(await harness.transport.send(run))
+        await deliver_run(harness, run[place:])
+        await _assert_has(harness, run)
+
+    async def test_a_run_that_stops_hurts_no_other_key(self, harness: TransportHarness) -> None:
+        run, others = build_run(harness), build_batch(harness, 2)
+        if harness.transport.features.one_key:
+            pytest.skip("A send of this transport has one key only.")
+        run[0] = await harness.reject_next(run[0])
+        messages = [run[0], others[0], run[1], others[1], run[2]]
+        outcomes = await harness.transport.send(messages)
+        assert outcomes[0].rejected
+        assert [outcome.delivered for outcome in outcomes] == [False, True, False, True, False]
+        assert [outcome.unsent for outcome in outcomes] == [False, False, True, False, True]
+        assert await read_taken_ids(harness) == {str(other.message_id) for other in others}
+
+    async def test_a_connection_that_breaks_under_a_run_leaves_its_beginning(self, harness: TransportHarness) -> None:
+        run = build_run(harness)
+        await harness.cut_next()
+        acknowledged = 0
+        with contextlib.suppress(TransportUnavailable):
+            outcomes = await harness.transport.send(run)
+            acknowledged = [*(outcome.delivered for outcome in outcomes), False].index(False)
+            assert not any(outcome.delivered for outcome in outcomes[acknowledged:])
+        await harness.come_back()
+        taken = [event.message_id for event in await harness.received()]
+        assert len(taken) >= acknowledged
+        assert taken == [str(one.message_id) for one in run[: len(taken)]]
+        await deliver_run(harness, run[acknowledged:])
+        arrived = dict.fromkeys(event.message_id for event in await harness.received())
+        assert list(arrived) == [str(one.message_id) for one in run]
+
+
+class TransportContract(OutcomeContract, ArrivalContract, OutageContract, RunContract):
     """Every promise of `pillarbox.contracts.transport.Transport`. Subclass it and give it a `harness` fixture."""
 
     pytestmark = pytest.mark.asyncio

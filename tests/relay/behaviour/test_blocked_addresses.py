@@ -16,6 +16,7 @@ from pillarbox.message import Message, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.telemetry import Telemetry
+from tests.relay.behaviour.test_refused_writes import run_sql
 from tests.support.relay_behaviour.scene import DELIVERED, Scene, Script, quick_retry, until
 
 FULL = Outcome(delivered=False, error="the queue is full", not_now=True)
@@ -204,6 +205,20 @@ async def test_without_a_witness_it_is_given_up_after_so_long_if_that_is_wanted(
     (failed,) = await scene.find()
     assert (failed.attempts, failed.last_error) == (0, "given up after 1s: 500 Internal Server Error")
     assert sum(sink.tries.values()) >= 2
+
+
+async def test_a_takeover_does_not_begin_the_time_anew(scene: Scene) -> None:
+    sink = Topics({"sink": REFUSED})
+    await scene.put((1, "a"))
+    async with scene.relay(sink, give_up_after=timedelta(hours=1)):
+        await until(scene.store.journal)
+    # Two hours pass: to the next relay the last one might have been dead for so long.
+    ago = "interval '2 hours'" if scene.url.startswith("postgresql") else "7200000000"
+    await run_sql(scene, f"update pillarbox_journal set at = at - {ago}")
+    async with scene.relay(sink, give_up_after=timedelta(hours=1)):
+        await until(lambda: scene.find(State.FAILED))
+    (failed,) = await scene.find()
+    assert failed.last_error == "given up after 1h: 500 Internal Server Error"
 
 
 # --- probes ---

@@ -192,6 +192,28 @@ async def test_failed_messages_go_on_to_the_dead_letter_destination(scene: Scene
     assert sink.numbers() == [2]
 
 
+async def test_dead_letters_are_of_one_destination_only(scene: Scene) -> None:
+    sink, other, letters = Script(as_told({1: REJECTED})), Script(as_told({1: REJECTED})), Script()
+    relay = Relay(
+        scene.open_store(),
+        [
+            Destination(lambda: sink, DestinationSettings(name="sink", dead_letter="letters", retry=quick_retry())),
+            Destination(lambda: other, DestinationSettings(name="other", retry=quick_retry())),
+            Destination(lambda: letters, DestinationSettings(name="letters")),
+        ],
+        settings=scene.quick(),
+    )
+    async with relay:
+        await scene.put((1, "a"))
+        await scene.put((1, "a"), topic="other")
+        await until(letters.numbers)
+        await until(scene.is_drained)
+    assert letters.numbers() == [1]
+    assert [(message.state, message.destination) for message in await scene.find(State.FAILED)] == [
+        (State.FAILED, "other")
+    ]
+
+
 async def test_nothing_is_deleted_that_the_archive_did_not_take(scene: Scene) -> None:
     taken: list[Message] = []
     is_broken = True

@@ -37,14 +37,16 @@ def _list_statements(scene: Scene) -> list[str]:
         texts, odd_texts = "'[\"sink\"]'", ("'{\"a\": 1}'", "'[1]'", "'7'")
         ids = ("'[null]'", "'{}'", "'[\"x\", -1]'", *(["'[1'"] if is_sqlite else []))
         relay_ids, message_ids = ["'abc'", f"'{uuid4()}'", "''"], ["'abc'", "''"]
-    relay = "relay_id, service, host, pid, version, destinations, reachable, started_at, expires_at"
+    relay = "relay_id, service, host, pid, version, destinations, reachable, started_at, expires_at, labels"
+    odd_labels = ("'7'", '\'{"a": {"b": 1}, "": "", "c": null}\'', "'[]'")
     closed = (
         "message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, "
         "correlation_id, event_time, created_at, attempts, status_at"
     )
     statements = [
-        f"insert into pillarbox_relay ({relay}) values ({id_}, 's', 'h', 1, 'v', {odd}, {texts}, {odd_time}, {soon})"
-        for id_, odd in zip(relay_ids, odd_texts, strict=True)
+        f"insert into pillarbox_relay ({relay}) values ({id_}, 's', 'h', 1, 'v', {odd}, {texts}, {odd_time}, {soon}, "
+        f"{labels})"
+        for id_, odd, labels in zip(relay_ids, odd_texts, odd_labels, strict=True)
     ]
     statements += [
         "insert into pillarbox_claim (relay_id, number, message_ids, strikes, claimed_at) "

@@ -87,14 +87,14 @@ async def test_the_traceback_of_a_bug_is_in_the_journal(scene: Scene) -> None:
 async def test_a_transport_that_answers_for_too_few_is_not_believed(scene: Scene) -> None:
     class Forgetful(Script):
         async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
-            answers = await super().send(messages)
-            return answers[:-1] if len(messages) > 1 else answers
+            return await super().send(messages[:-1] if len(messages) > 1 else messages)
 
     sink = Forgetful()
     await scene.put(*[(number, f"key-{number % 5}") for number in range(20)])
     async with scene.relay(sink):
         await until(scene.is_drained)
     assert {message.state for message in await scene.find()} == {State.DELIVERED}
+    assert set(sink.numbers()) == set(range(20))
     assert all(ids == sorted(ids) for ids in sink.by_key().values())
 
 
@@ -252,7 +252,7 @@ async def test_two_connections_that_break_under_a_full_window_cost_a_few_sends(s
     assert sorted(set(sink.numbers())) == list(range(count))
     assert {(message.state, message.attempts) for message in await scene.find()} == {(State.DELIVERED, 0)}
     assert sink.sends < count / 4
-    assert sink.opened < 10
+    assert sink.opened < count / 10
 
 
 @pytest.mark.usefixtures("short_outages")

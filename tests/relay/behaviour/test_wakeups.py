@@ -18,21 +18,31 @@ from tests.support.relay_behaviour.wire import Wire
 
 
 def seldom(wire: Wire, scene: Scene, sink: Script) -> Relay:
-    """A relay that by itself would look every half a minute."""
-    settings = scene.quick(poll_interval=timedelta(seconds=30))
+    """A relay that by itself would look once an hour: nothing is found in time but by a wake-up."""
+    settings = scene.quick(poll_interval=timedelta(hours=1))
     return Relay(wire.store, [Destination(lambda: sink, DestinationSettings(name="sink"))], settings=settings)
 
 
+@pytest.fixture
+def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a relay wait for its whole poll interval from the first time on, and not only after a while."""
+    monkeypatch.setattr("pillarbox.relay.polling._SHORTEST", timedelta(hours=1).total_seconds())
+
+
+@pytest.mark.usefixtures("no_tick")
 @pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg"], indirect=True)
 async def test_a_commit_wakes_an_idle_relay(scene: Scene) -> None:
     sink, wire = Script(), Wire(scene.open_store())
     async with seldom(wire, scene, sink):
         await until(lambda: wire.wakes)  # listening begins with one
+        await scene.put((0, "a"))
+        await until(lambda: sink.numbers() == [0])  # found when the lanes were taken, at the latest
+        await until(scene.is_drained)
         await until(lambda: is_drowsy(scene))
         wakes = wire.wakes
         await scene.put((1, "a"))
         await until(lambda: wire.wakes > wakes)
-        await until(lambda: sink.numbers() == [1])
+        await until(lambda: sink.numbers() == [0, 1])
 
 
 async def is_drowsy(scene: Scene) -> bool:

@@ -26,12 +26,14 @@ LEASE = timedelta(seconds=10)
 SINK = "sink"
 
 
-def build_state(store: MemoryStore, clock: FrozenClock, **options: object) -> DestinationState:
-    """A relay's work for `sink`, with a lease that has just begun."""
-    lease = Lease(duration=LEASE)
+def build_state(
+    store: MemoryStore, clock: FrozenClock, *, lease: Lease | None = None, name: str = SINK, **options: object
+) -> DestinationState:
+    """A relay's work for one destination, with a lease that has just begun."""
+    lease = Lease(duration=LEASE) if lease is None else lease
     lease.extend(clock.monotonic())
     return DestinationState(
-        DestinationSettings(name=SINK, **options),  # type: ignore[arg-type]
+        DestinationSettings(name=name, **options),  # type: ignore[arg-type]
         store=store, lease=lease, policy=OutcomePolicy(retry=DEFAULT_RETRY), clock=clock, telemetry=Telemetry(),
         dice=random.Random(1),
     )  # fmt: skip

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, FailedOutcome, ReadResult, Settlement
+from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
+    Cursor,
+    DueMessage,
+    FailedOutcome,
+    KeyMessages,
+    ReadResult,
+    Settlement,
+)
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.ordering import KeyRead, LaneOrdering, ReadDecision
 
-__all__ = ["Bench", "failed", "held", "ids", "non_empty", "retry"]
+__all__ = ["Bench", "build_due", "failed", "held", "ids", "non_empty", "retry"]
 
 
 class Bench:
@@ -42,12 +50,18 @@ class Bench:
     def due(self, *messages: Message) -> ReadDecision:
         """A read of due messages that found these."""
         self.ordering.begin_due_read()
-        return self.ordering.accept(messages)
+        chosen, _ = self.ordering.choose_due([build_due(message) for message in messages])
+        return self.ordering.accept([message for message in messages if message.id in chosen])
 
     def key_read(self) -> KeyRead:
         """The one key that is to be read."""
         (read,) = self.ordering.next_key_reads(10)
         return read
+
+    def accept_key(self, read: KeyRead, messages: Sequence[Message]) -> ReadDecision:
+        """A read of one key that found these: all there are, unless its share is full."""
+        complete = len(messages) < self.ordering.key_share
+        return self.ordering.accept_key(read, KeyMessages(messages, complete=complete))
 
     def claim(self, offer: ReadDecision) -> int:
         """Have it recorded."""
@@ -71,6 +85,14 @@ class Bench:
         settlement, _ = self.ordering.next_settlement(100)
         self.ordering.confirm_settlement(settlement)
         return settlement
+
+
+def build_due(message: Message) -> DueMessage:
+    """What is found of a message that is due."""
+    assert message.waits is not None
+    return DueMessage(
+        message.id, message.partition, message.key, message.waits, message.available_at, len(message.payload)
+    )
 
 
 def ids(messages: Iterable[Message]) -> list[int]:

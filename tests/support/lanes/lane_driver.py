@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable
 from datetime import timedelta
 from itertools import count
 
-from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, Settlement
+from pillarbox.contracts.store import Claim, Cursor, DueMark, FailedOutcome, Settlement
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.ordering import LONE_STRIKES, LaneOrdering, ReadDecision
@@ -39,9 +39,11 @@ class Relay:
         self.ordering = LaneOrdering(
             window=dice.choice([3, 10, 40]), key_share=dice.choice([1, 2, 5]), skips_keys=dice.random() < 0.7
         )
+        self.has_runs = world.has_runs
         self.epochs: dict[int, int] = {}
         self.leaving: set[int] = set()
         self.cursor: Cursor | None = None
+        self.due_mark: DueMark | None = None
         self.is_zombie = False
         """Its lease ran out: it sends nothing more, but answers and settles of before may still come."""
         self.busy: dict[str, Steps] = {}
@@ -131,21 +133,31 @@ class Relay:
             self._claim(self.ordering.accept_remainder(left, reading))
 
     def _read_due(self) -> Steps:
-        skip = self.ordering.begin_due_read()
+        self.ordering.begin_due_read()
         yield
-        due = self.table.read_due(self.ordering.partitions, limit=self.world.dice.choice([1, 5]), skip=skip)
+        found = self.table.find_due(self.ordering.partitions, after=self.due_mark, limit=self.world.dice.choice([1, 5]))
+        yield
+        ids, seen = self.ordering.choose_due(found)
+        self.due_mark = found[seen - 1].mark if seen else None
+        yield
+        due = self.table.read_due(ids)
         yield
         self._claim(self.ordering.accept(due))
 
     def _read_keys(self) -> Steps:
-        for wanted in self.ordering.next_key_reads(3):
-            yield
-            if self.world.fails():
-                self.ordering.abort_key_read(wanted)
-                continue
-            waiting = self.table.read_key(wanted.partition, wanted.key, limit=wanted.limit)
-            yield
-            self._claim(self.ordering.accept_key(wanted, waiting))
+        wanted = self.ordering.next_key_reads(3)
+        yield
+        if self.world.fails():
+            for read in wanted:
+                self.ordering.abort_key_read(read)
+            return
+        found = [self.table.read_key(read.partition, read.key, limit=self.ordering.key_share) for read in wanted]
+        reached = self.world.dice.choice([len(wanted), len(wanted) // 2])
+        yield
+        for read, messages in zip(wanted[:reached], found, strict=False):
+            self._claim(self.ordering.accept_key(read, messages))
+        for read in wanted[reached:]:
+            self.ordering.abort_key_read(read)
 
     def _sweep(self) -> Steps:
         yield
@@ -183,17 +195,43 @@ class Relay:
     # --- sending ---
 
     def _send(self) -> None:
-        if not self.is_zombie and (batch := self.ordering.next_batch(self.world.dice.choice([1, 5, 50]))):
+        limit = self.world.dice.choice([1, 5, 50])
+        if not self.is_zombie and (batch := self.ordering.next_batch(limit)):
+            if self.has_runs:
+                heads, batch = batch, self.ordering.extend_runs(batch, self.world.dice.choice([1, 5, 50]))
+                self.world.seen["in a run"] += len(batch) - len(heads)
             self.sends.append(self._sent(batch))
 
     def _sent(self, batch: list[Message]) -> Steps:
+        begun: set[str | None] = {None}
         for message in batch:
-            self.world.check_order(message)
+            if message.key not in begun or message.key is None:
+                self.world.check_order(message)
+            begun.add(message.key)
         yield
-        answers = [(message, self.world.answer(message)) for message in batch]
+        answers = self._answers(batch)
         yield
         for message, answer in answers:
             self._tell(message, answer)
+
+    def _answers(self, batch: list[Message]) -> list[tuple[Message, str]]:
+        """What becomes of a batch at the broker: each run up to the first message that is not taken."""
+        answers: list[tuple[Message, str]] = []
+        ended: set[str] = set()
+        begun: set[str] = set()
+        for message in batch:
+            if message.key is not None and message.key in ended:
+                continue
+            is_left = message.key is not None and message.key in begun and self.world.dice.random() < 0.1
+            if not is_left and message.key in begun:
+                self.world.check_order(message)
+            answer = "left" if is_left else self.world.answer(message)
+            answers.append((message, answer))
+            if message.key is not None:
+                begun.add(message.key)
+                if answer != "taken":
+                    ended.add(message.key)
+        return answers
 
     def _send_suspects(self) -> Steps:
         group = [] if self.is_zombie else self.ordering.next_suspects(self.world.dice.choice([1, 5, 50]))
@@ -232,6 +270,9 @@ class Relay:
                 self.ordering.mark_returned([message])
             case "nobody":
                 self.ordering.mark_returned([message])
+            case "left":
+                self.world.seen["left unsent"] += 1
+                self.ordering.mark_unsent(message)
             case _:
                 self.ordering.mark_failed(message, self.world.trouble(message, answer))
 
@@ -305,8 +346,10 @@ class Relay:
 class World:
     """Some relays, a table, writers, a broker that has its moods, and an operator."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_runs: bool = False) -> None:
         self.dice = random.Random(seed)
+        self.has_runs = has_runs
+        """The broker takes several messages of a key in one send, up to the first that it does not take."""
         self.table = Table()
         self.keys = [f"k{number}" for number in range(self.dice.choice([1, 3, 8]))]
         self.total = self.dice.randint(20, 150)

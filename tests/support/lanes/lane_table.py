@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import BlockedKey, Claim, Cursor, FailedOutcome, ReadResult, RecoveredClaim, Settlement
+from pillarbox.contracts.store import (
+    BlockedKey,
+    Claim,
+    Cursor,
+    DueMark,
+    DueMessage,
+    FailedOutcome,
+    KeyMessages,
+    ReadResult,
+    RecoveredClaim,
+    Settlement,
+)
 from pillarbox.errors import Fenced
 from pillarbox.message import Kind, Message, State, Waits
 
@@ -93,16 +104,23 @@ class Table:
                 low[lane] = max([low[lane], *(m.id for m in above)])
         return ReadResult(sorted(found, key=_by_id), Cursor(low, frozenset(self.drawn)), frozenset(complete))
 
-    def read_due(self, partitions: Sequence[int], *, limit: int, skip: Collection[int]) -> list[Message]:
+    def find_due(self, partitions: Sequence[int], *, after: DueMark | None, limit: int) -> list[DueMessage]:
         due = [
-            m
+            DueMessage(
+                m.id, m.partition, m.key, m.waits, _HAPPENED + timedelta(seconds=self.due_at[m.id]), len(m.payload)
+            )
             for m in self._open(partitions, (Waits.RETRY, Waits.DEFERRED))
-            if self.due_at[m.id] <= self.now and m.id not in skip
+            if self.due_at[m.id] <= self.now and m.waits is not None
         ]
-        return sorted(sorted(due, key=lambda m: (self.due_at[m.id], m.id))[:limit], key=_by_id)
+        return [m for m in sorted(due, key=lambda m: m.mark) if after is None or m.mark > after][:limit]
 
-    def read_key(self, lane: int, key: str, *, limit: int) -> list[Message]:
-        return [m for m in self._open([lane], BLOCKED) if m.key == key][:limit]
+    def read_due(self, ids: Collection[int]) -> list[Message]:
+        rows = [self.rows[id_] for id_ in sorted(ids) if id_ in self.rows]
+        return [m for m in rows if m.waits in (Waits.RETRY, Waits.DEFERRED) and self.due_at[m.id] <= self.now]
+
+    def read_key(self, lane: int, key: str, *, limit: int) -> KeyMessages:
+        waiting = [m for m in self._open([lane], BLOCKED) if m.key == key]
+        return KeyMessages(waiting[:limit], complete=len(waiting) < limit)
 
     def blocked_keys(self, partitions: Iterable[int]) -> list[BlockedKey]:
         fronts: dict[str, Message] = {}

@@ -41,17 +41,24 @@ def _take_lock(connection: Any, lock: str) -> None:
 
 
 def count_waits(scene: Scene) -> int:
-    """How many sessions wait for a lock in this database. On MariaDB, waits for rows are those of the whole server."""
+    """How many sessions wait for a lock in this database.
+
+    On MariaDB and MySQL a wait for a row is a statement of this database that takes long, while rows are waited for.
+    """
     if scene.url.startswith("mysql"):
         # INNODB_TRX would not do: it is a copy, which is not renewed while it is read again and again.
         with closing(connected(scene.url)) as connection, connection.cursor() as cursor:
             cursor.execute("show global status like 'Innodb_row_lock_current_waits'")
-            rows = int(cursor.fetchone()[1])
+            has_row_waits = int(cursor.fetchone()[1]) > 0  # of the whole server, which others use
+            cursor.execute("select version()")
+            long = "time_ms >= 200" if "MariaDB" in cursor.fetchone()[0] else "time >= 1"
             cursor.execute(
-                "select count(*) from information_schema.processlist"
-                " where db = database() and state like 'Waiting for table%'"
+                "select coalesce(sum(state like 'Waiting for table%'), 0),"
+                f" coalesce(sum(command = 'Query' and {long}), 0)"
+                " from information_schema.processlist where db = database() and id <> connection_id()"
             )
-            return rows + int(cursor.fetchone()[0])
+            tables, rows = map(int, cursor.fetchone())
+            return tables + (rows if has_row_waits else 0)
     with psycopg.connect(scene.url) as connection:
         waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         return len(connection.execute(waiting).fetchall())

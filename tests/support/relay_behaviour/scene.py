@@ -34,6 +34,7 @@ from tests.support.mariadb_server import connected
 __all__ = ["DELIVERED", "OK", "Scene", "Script", "as_told", "quick_retry", "until"]
 
 DELIVERED: Final = Outcome(delivered=True)
+UNSENT: Final = Outcome(delivered=False, error="not sent", unsent=True)
 OK: Final = "ok"
 DEADLINE: Final = 100.0
 """Longer than a busy machine needs; a condition that holds ends the wait at once."""
@@ -59,10 +60,12 @@ async def until(true: Callable[[], Any], *, within: float = DEADLINE) -> None:
 
 
 class Script:
-    """A transport that answers as `answer` says, and remembers what it acknowledged."""
+    """A transport that answers as `answer` says, and remembers what it acknowledged. With `runs`, it takes runs."""
 
-    def __init__(self, answer: Callable[[Message], Outcome] = lambda _: DELIVERED, *, batch: int = 50) -> None:
-        self.features = TransportFeatures(name="script", batch=batch)
+    def __init__(
+        self, answer: Callable[[Message], Outcome] = lambda _: DELIVERED, *, batch: int = 50, runs: bool = False
+    ) -> None:
+        self.features = TransportFeatures(name="script", batch=batch, runs=runs)
         self.answer = answer
         self.is_down = False
         self.gate = asyncio.Event()
@@ -85,8 +88,18 @@ class Script:
         await self.gate.wait()
         if self.is_down:
             raise TransportUnavailable("down as told")
-        outcomes = [self.answer(message) for message in messages]
+        outcomes = self._answer_runs(messages)
         self.taken += [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.delivered]
+        return outcomes
+
+    def _answer_runs(self, messages: Sequence[Message]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        ended: set[str] = set()
+        for message in messages:
+            outcome = UNSENT if message.key in ended else self.answer(message)
+            if message.key is not None and not outcome.delivered:
+                ended.add(message.key)
+            outcomes.append(outcome)
         return outcomes
 
     def numbers(self, key: str | None = None) -> list[int]:

@@ -50,6 +50,8 @@ def test_after_a_failure_the_next_goes_only_when_that_is_recorded() -> None:
     bench.send()
     bench.ordering.mark_failed(first, failed(first))
     assert bench.send() == []
+    bench.take(row(3, "a"))  # what is claimed meanwhile lets nothing go
+    assert bench.send() == []
     bench.settle()
     assert bench.send() == [2]
 
@@ -161,7 +163,7 @@ def test_a_message_that_comes_back_later_is_taken() -> None:
     bench.ordering.mark_delivered([first])
     bench.settle()
     bench.due(again)
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [again]))
+    bench.claim(bench.accept_key(bench.key_read(), [again]))
     assert bench.send() == [1]
 
 
@@ -218,3 +220,15 @@ def test_keys_astray_are_read_and_block_nothing() -> None:
     ordering.begin_read()
     decision = ordering.accept_read(ReadResult([row(1, key="odd")], Cursor()), [0])
     assert (len(decision.take), decision.park) == (1, [])
+
+
+def test_every_other_probe_is_a_message_that_was_not_tried_before() -> None:
+    """Those of throttled tenants may be many, and one of another must not be drawn among all of them."""
+    chosen = []
+    for dice in (0.0, 0.2, 0.49, 0.5, 0.7, 0.9):
+        bench = Bench()
+        refused = [replace(row(id), last_error="429") for id in range(1, 31)]
+        bench.take(*refused, row(31))
+        chosen += [message.id for message in bench.ordering.next_probe(dice)]
+    assert chosen[:3] == [31, 31, 31]
+    assert len({*chosen[3:]} - {31}) == 3

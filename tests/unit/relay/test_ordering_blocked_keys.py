@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.contracts.store import Cursor, ReadResult
+from pillarbox.contracts.store import Cursor, KeyMessages, ReadResult, Settlement
 from pillarbox.message import Message, Waits
 from pillarbox.relay.ordering import ReadDecision
-from tests.support.lanes.lane_bench import Bench, failed, held, ids, retry
+from tests.support.lanes.lane_bench import Bench, build_due, failed, held, ids, retry
 from tests.support.lanes.lane_table import row
 
 
@@ -66,6 +66,22 @@ def test_parking_keeps_the_attempts() -> None:
     assert [trouble.attempts for trouble in bench.settle().failures] == [1, 3]
 
 
+def test_a_park_that_is_recorded_first_does_not_release_its_stopped_key() -> None:
+    """The store may refuse the failure and take the park: settlements are split then."""
+    first, second, third = row(1, "a"), row(2, "a"), row(3, "a")
+    bench = Bench()
+    bench.take(second, third)
+    assert bench.send() == [2]
+    bench.take(first)  # late: it may go before the second is tried again, but not before that is recorded
+    bench.ordering.mark_failed(second, retry(second))
+    failure, park = bench.ordering.next_settlement(100)[0].failures
+    assert (park.message_id, park.waits) == (3, Waits.PARKED)
+    bench.ordering.confirm_settlement(Settlement(failures=[park]))
+    assert bench.send() == []
+    bench.ordering.confirm_settlement(Settlement(failures=[failure]))
+    assert bench.send() == [1]
+
+
 def test_a_retry_that_is_due_goes_before_what_is_parked() -> None:
     bench = blocked_by("retry")
     bench.take(row(2, "a"))
@@ -82,7 +98,7 @@ def test_when_the_head_closes_the_parked_ones_are_read_and_go_in_order() -> None
     bench.ordering.mark_delivered([due])
     assert bench.ordering.next_key_reads(10) == []
     bench.settle()
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(2), waiting(3)]))
     assert bench.send() == [2]
     bench.ordering.mark_delivered([waiting(2)])
     assert bench.send() == [3]
@@ -92,7 +108,7 @@ def test_parked_messages_are_read_once_and_taken_as_they_are() -> None:
     """Nothing is rewritten on the way out: they are claimed, not parked or unparked."""
     bench = blocked_by("retry")
     bench.ordering.block(0, "a", front=Waits.PARKED)
-    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3)])
+    offer = bench.accept_key(bench.key_read(), [waiting(2), waiting(3)])
     assert (ids(offer.take), offer.park) == ([2, 3], ())
     assert bench.ordering.next_key_reads(10) == []
 
@@ -101,7 +117,7 @@ def test_reading_a_blocked_key_stops_at_the_first_that_has_to_wait() -> None:
     bench = Bench()
     bench.read()
     bench.ordering.block(0, "a", front=Waits.PARKED)
-    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3, Waits.RETRY), waiting(4)])
+    offer = bench.accept_key(bench.key_read(), [waiting(2), waiting(3, Waits.RETRY), waiting(4)])
     assert ids(offer.take) == [2]
     bench.claim(offer)
     assert bench.send() == [2]
@@ -115,7 +131,7 @@ def test_a_key_is_free_when_everything_that_waited_is_in_hand() -> None:
     bench = Bench()
     bench.read()
     bench.ordering.block(0, "a", front=Waits.PARKED)
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(2)]))
     assert bench.read(row(3, "a")).take == [row(3, "a")]
 
 
@@ -123,7 +139,7 @@ def test_a_key_is_not_free_when_more_may_wait_than_was_read() -> None:
     bench = Bench(key_share=2)
     bench.read()
     bench.ordering.block(0, "a", front=Waits.PARKED)
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2), waiting(3)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(2), waiting(3)]))
     assert bench.read(row(5, "a")).park == [row(5, "a")]
 
 
@@ -134,7 +150,7 @@ def test_a_key_is_not_free_when_something_was_parked_while_it_was_read() -> None
     key_read = bench.key_read()
     meanwhile = bench.read(row(5, "a"))
     assert ids(meanwhile.park) == [5]
-    bench.claim(bench.ordering.accept_key(key_read, [waiting(2)]))
+    bench.claim(bench.accept_key(key_read, [waiting(2)]))
     bench.claim(meanwhile)
     bench.send()
     bench.ordering.mark_delivered([waiting(2)])
@@ -148,7 +164,7 @@ def test_a_read_that_began_before_a_smaller_message_was_parked_takes_nothing_abo
     bench.ordering.block(0, "a", front=Waits.PARKED)
     key_read = bench.key_read()
     bench.read(row(2, "a"))
-    assert ids(bench.ordering.accept_key(key_read, [waiting(1), waiting(4)]).take) == [1]
+    assert ids(bench.accept_key(key_read, [waiting(1), waiting(4)]).take) == [1]
 
 
 def test_a_key_is_not_read_while_a_park_of_it_is_being_recorded() -> None:
@@ -178,11 +194,11 @@ def test_a_waiting_message_is_not_taken_while_a_fresh_one_before_it_may_still_co
     bench.ordering.block(0, "a", front=Waits.PARKED)
     partitions, _ = bench.ordering.begin_read()
     key_read = bench.key_read()
-    assert bench.ordering.accept_key(key_read, [waiting(4)]).take == []
+    assert bench.accept_key(key_read, [waiting(4)]).take == []
     assert bench.ordering.next_key_reads(10) == [], "not before the lane is read further"
     bench.ordering.abort_read(partitions)
     bench.read()
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(4)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(4)]))
     assert bench.send() == [4]
 
 
@@ -195,7 +211,7 @@ def test_a_due_retry_is_not_taken_when_it_is_not_known_to_be_the_front() -> None
     bench.read()
     bench.ordering.block(0, "a", front=Waits.HELD)
     assert bench.due(waiting(5, Waits.RETRY)) == ReadDecision([], [])
-    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2, Waits.HELD), waiting(5, Waits.RETRY)])
+    offer = bench.accept_key(bench.key_read(), [waiting(2, Waits.HELD), waiting(5, Waits.RETRY)])
     assert offer.take == []
     assert bench.ordering.next_key_reads(10) == []
 
@@ -207,9 +223,9 @@ def test_a_due_retry_is_not_taken_while_its_lane_is_being_read_from_its_start() 
     partitions, restart = bench.ordering.begin_read()
     assert restart == {0}
     assert bench.due(waiting(1, Waits.RETRY)) == ReadDecision([], [])
-    assert bench.ordering.accept_key(bench.key_read(), [waiting(1, Waits.RETRY)]).take == []
+    assert bench.accept_key(bench.key_read(), [waiting(1, Waits.RETRY)]).take == []
     bench.ordering.accept_read(ReadResult((), Cursor(), frozenset(partitions)), partitions)
-    assert ids(bench.ordering.accept_key(bench.key_read(), [waiting(1, Waits.RETRY)]).take) == [1]
+    assert ids(bench.accept_key(bench.key_read(), [waiting(1, Waits.RETRY)]).take) == [1]
 
 
 def test_a_due_retry_that_was_asked_for_is_taken_with_what_stands_behind_it() -> None:
@@ -217,15 +233,31 @@ def test_a_due_retry_that_was_asked_for_is_taken_with_what_stands_behind_it() ->
     bench.read()
     bench.ordering.block(0, "a", front=Waits.RETRY)
     bench.due(waiting(2, Waits.RETRY))
-    offer = bench.ordering.accept_key(bench.key_read(), [waiting(2, Waits.RETRY), waiting(3)])
+    offer = bench.accept_key(bench.key_read(), [waiting(2, Waits.RETRY), waiting(3)])
     assert ids(offer.take) == [2, 3]
 
 
-def test_what_is_known_to_be_due_does_not_fill_the_next_read_of_due_messages() -> None:
-    """Otherwise a handful of due messages behind a held one would starve every other key."""
+def test_a_due_message_behind_another_is_not_read_with_the_due_ones() -> None:
+    """Its key brings it. Otherwise a handful behind a held one would be fetched by every search."""
     bench = blocked_by("held")
-    bench.due(waiting(5, Waits.RETRY), waiting(6, Waits.RETRY))
-    assert sorted(bench.ordering.begin_due_read()) == [5, 6]
+    bench.ordering.begin_due_read()
+    due = [build_due(waiting(5, Waits.RETRY)), build_due(row(7, "b", waits=Waits.DEFERRED))]
+    assert bench.ordering.choose_due(due) == ([7], 2)
+
+
+def test_a_key_takes_no_more_bytes_than_its_share_and_is_read_again() -> None:
+    bench = Bench(window=10, key_share=5, window_bytes=100)
+    bench.read()
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    rows = [row(number, "a", waits=Waits.PARKED, payload=bytes(30)) for number in (1, 2, 3)]
+    decision = bench.ordering.accept_key(bench.key_read(), KeyMessages(rows, complete=True))
+    assert ids(decision.take) == [1, 2], "the second one reaches the 50 bytes of its share"
+    bench.claim(decision)
+    for number in (1, 2):
+        assert bench.send() == [number]
+        bench.ordering.mark_delivered([rows[number - 1]])
+    bench.settle()
+    assert ids(bench.ordering.accept_key(bench.key_read(), KeyMessages(rows[2:], complete=True)).take) == [3]
 
 
 def test_a_front_that_a_person_removed_does_not_block_the_due_one_behind_it() -> None:
@@ -233,7 +265,7 @@ def test_a_front_that_a_person_removed_does_not_block_the_due_one_behind_it() ->
     bench.due(waiting(5, Waits.RETRY))
     assert bench.ordering.next_key_reads(10) == []
     bench.ordering.block(0, "a", front=Waits.RETRY)  # what the table says once the held one is discarded
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(5, Waits.RETRY)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(5, Waits.RETRY)]))
     assert bench.send() == [5]
 
 
@@ -241,7 +273,7 @@ def test_a_held_message_that_was_discarded_frees_the_parked_ones() -> None:
     bench = blocked_by("held")
     bench.take(row(2, "a"))
     bench.ordering.block(0, "a", front=Waits.PARKED)
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(2)]))
     assert bench.send() == [2]
 
 
@@ -291,7 +323,7 @@ def test_a_hot_key_goes_on_with_what_was_parked() -> None:
     bench.send()
     bench.ordering.mark_delivered([row(1, "a")])
     bench.settle()
-    bench.claim(bench.ordering.accept_key(bench.key_read(), [waiting(2)]))
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(2)]))
     assert bench.send() == [2]
 
 

@@ -44,6 +44,12 @@ def test_the_rest_of_a_hot_key_is_neither_claimed_nor_parked() -> None:
     assert bench.ordering.hot_keys == ["a"]
 
 
+def test_a_key_gets_its_share_of_the_bytes() -> None:
+    bench = Bench(window=100, key_share=10, window_bytes=10_000, skips_keys=True)
+    offer = bench.take(*(row(number, "a", payload=bytes(400)) for number in range(1, 6)), row(6, "b"))
+    assert (ids(offer.take), bench.ordering.hot_keys) == ([1, 2, 3, 6], ["a"])
+
+
 def test_what_comes_later_of_it_is_left_too() -> None:
     bench = hot_bench()
     assert bench.take(row(6, "a"), row(7, "b")) == ReadDecision([row(7, "b")], [])
@@ -132,7 +138,7 @@ def test_a_waiting_message_is_not_taken_before_what_was_left() -> None:
     bench = hot_bench()
     bench.claim(bench.due(row(9, "a", waits=Waits.DEFERRED)))
     finish(bench)
-    assert bench.ordering.accept_key(bench.key_read(), [row(9, "a", waits=Waits.PARKED)]).take == []
+    assert bench.accept_key(bench.key_read(), [row(9, "a", waits=Waits.PARKED)]).take == []
     assert bench.ordering.next_key_reads(10) == []
     (left,) = bench.ordering.next_remainders(10)
     offer = bench.ordering.accept_remainder(left, found([3, 4, 5], complete=True))
@@ -181,7 +187,7 @@ def held_front(*, share: int = 1) -> Bench:
 def test_a_held_front_that_a_person_discarded_frees_what_was_left() -> None:
     bench = held_front()
     bench.ordering.recheck_hot_keys(set())
-    assert bench.ordering.accept_key(bench.key_read(), []).take == []
+    assert bench.accept_key(bench.key_read(), []).take == []
     (left,) = bench.ordering.next_remainders(10)
     assert left == HotKeyRemainder("a", 0, 1)
     assert ids(bench.ordering.accept_remainder(left, found([2, 3, 4, 5])).take) == [2]
@@ -197,7 +203,7 @@ def test_a_front_that_is_still_there_after_all_is_waited_for_again() -> None:
     """The table was read before the front was recorded in it."""
     bench = held_front()
     bench.ordering.recheck_hot_keys(set())
-    assert bench.ordering.accept_key(bench.key_read(), [row(1, "a", waits=Waits.HELD)]).take == []
+    assert bench.accept_key(bench.key_read(), [row(1, "a", waits=Waits.HELD)]).take == []
     assert (bench.ordering.next_key_reads(10), bench.ordering.next_remainders(10)) == ([], [])
 
 
@@ -220,7 +226,7 @@ def test_a_front_that_is_in_hand_is_not_looked_for() -> None:
     bench.ordering.recheck_hot_keys(set())
     assert bench.ordering.next_key_reads(10) == []
     assert finish(bench) == [1]
-    assert bench.ordering.accept_key(bench.key_read(), []).take == []
+    assert bench.accept_key(bench.key_read(), []).take == []
     assert bench.ordering.next_remainders(10) == [HotKeyRemainder("a", 0, 1)]
 
 
@@ -240,7 +246,7 @@ def lagging() -> Bench:
     bench = hot_bench()
     bench.claim(bench.due(row(9, "a", waits=Waits.DEFERRED)))
     finish(bench)
-    bench.ordering.accept_key(bench.key_read(), [row(9, "a", waits=Waits.PARKED)])
+    bench.accept_key(bench.key_read(), [row(9, "a", waits=Waits.PARKED)])
     return bench
 
 
@@ -250,14 +256,14 @@ def test_what_was_met_of_it_goes_before_more_is_met() -> None:
     bench.claim(bench.ordering.accept_remainder(left, found([3, 4, 5])))
     assert bench.ordering.next_remainders(10) == []
     parked = [row(id, "a", waits=Waits.PARKED) for id in (3, 4, 9)]
-    assert ids(bench.ordering.accept_key(bench.key_read(), parked).take) == [3, 4]
+    assert ids(bench.accept_key(bench.key_read(), parked).take) == [3, 4]
 
 
 def test_what_waits_goes_when_all_that_was_left_is_gone() -> None:
     bench = lagging()
     (left,) = bench.ordering.next_remainders(10)
     bench.ordering.accept_remainder(left, found([], complete=True))
-    assert ids(bench.ordering.accept_key(bench.key_read(), [row(9, "a", waits=Waits.PARKED)]).take) == [9]
+    assert ids(bench.accept_key(bench.key_read(), [row(9, "a", waits=Waits.PARKED)]).take) == [9]
 
 
 def test_a_failed_read_of_a_key_that_is_crowded_no_more_leaves_it_wanted() -> None:

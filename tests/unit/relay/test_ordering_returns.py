@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from pillarbox.contracts.store import Cursor, ReadResult
 from pillarbox.message import Message, Waits
 from pillarbox.relay.ordering import LONE_STRIKES, SUSPECT_STRIKES, ReadDecision
@@ -21,6 +23,20 @@ def test_what_was_not_delivered_goes_back_with_what_stands_behind_it() -> None:
     bench.ordering.mark_returned([first])
     assert non_empty(bench.settle()) == {"returned": [1, 2], "touched": [1]}
     assert bench.ordering.in_flight == 1
+
+
+def test_a_retry_that_goes_back_blocks_its_key() -> None:
+    """Reads of fresh messages do not show it, and would pass it."""
+    first = row(1, "a", waits=Waits.RETRY)
+    bench = Bench()
+    bench.read()
+    bench.ordering.block(0, "a", front=Waits.RETRY)
+    assert bench.due(first).take == []
+    bench.claim(bench.accept_key(bench.key_read(), [first]))
+    assert bench.send() == [1]
+    bench.ordering.mark_returned([first])
+    bench.settle()
+    assert bench.take(row(2, "a")) == ReadDecision([], [row(2, "a")])
 
 
 def test_a_smaller_one_that_came_late_goes_back_too() -> None:
@@ -51,6 +67,21 @@ def test_the_lane_is_read_from_its_start_once_everything_is_back() -> None:
     bench.take(first)
     bench.send()
     bench.ordering.mark_returned([first])
+    assert bench.ordering.begin_read() == ([], set())
+    bench.ordering.abort_read(())
+    bench.settle()
+    assert bench.ordering.begin_read() == ([0], {0})
+
+
+def test_what_is_still_on_its_way_back_is_waited_for() -> None:
+    first, second = row(1, "a"), row(2, "b")
+    bench = Bench()
+    bench.take(first, second)
+    bench.send()
+    bench.ordering.mark_returned([first])
+    settlement, _ = bench.ordering.next_settlement(10)
+    bench.ordering.mark_returned([second])
+    bench.ordering.confirm_settlement(settlement)
     assert bench.ordering.begin_read() == ([], set())
     bench.ordering.abort_read(())
     bench.settle()
@@ -134,7 +165,7 @@ def strike(bench: Bench, *messages: Message) -> None:
 
 def test_a_message_is_sent_normally_after_the_first_strike_and_is_a_suspect_after_the_second() -> None:
     bench = Bench()
-    for strikes in range(SUSPECT_STRIKES):
+    for strikes in (0, 1):
         bench.take(row(1, "a"))
         assert bench.ordering.count_strikes(1) == strikes
         assert bench.send() == [1]
@@ -219,13 +250,17 @@ def test_what_waits_as_a_suspect_takes_no_room() -> None:
     assert bench.ordering.next_suspects(500) == [row(1, "a")]
 
 
-def test_an_answer_refunds_the_strikes() -> None:
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_an_answer_refunds_the_strikes(is_delivered: bool) -> None:
     first = row(1, "a")
     bench = Bench()
     bench.take(first)
     bench.send()
     bench.ordering.add_strikes([first])
-    bench.ordering.mark_failed(first, retry(first))
+    if is_delivered:
+        bench.ordering.mark_delivered([first])
+    else:
+        bench.ordering.mark_failed(first, retry(first))
     bench.settle()
     assert not bench.ordering.has_strikes
 

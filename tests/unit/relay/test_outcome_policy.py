@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.contracts.transport import Outcome
 from pillarbox.durations import FOREVER
 from pillarbox.message import Message, State, Waits
-from pillarbox.relay.outcome_policy import AfterFailure, BatchResult, MissingTopology, OutcomePolicy
+from pillarbox.relay.outcome_policy import AfterFailure, BatchResult, MissingTopology, OutcomePolicy, build_hold
 from pillarbox.retry import RetryPolicy
 from tests.support.lanes.lane_table import row
 
@@ -27,10 +28,11 @@ def policy(
     missing_topology: MissingTopology = "wait",
     give_up_after: timedelta = FOREVER,
     has_addresses: bool = False,
+    dead_letter: str | None = None,
 ) -> OutcomePolicy:
     return OutcomePolicy(
         retry=retry, after_failure=after_failure, missing_topology=missing_topology, give_up_after=give_up_after,
-        has_addresses=has_addresses,
+        has_addresses=has_addresses, dead_letter=dead_letter,
     )  # fmt: skip
 
 
@@ -175,7 +177,8 @@ def test_a_ping_since_the_last_try_is_a_witness() -> None:
 def test_a_ping_before_the_first_try_proves_nothing() -> None:
     judging = policy()
     judging.note_ping()
-    assert tried(weigh(judging, (row(1), REFUSED))) == [1]
+    for _ in range(2):
+        assert tried(weigh(judging, (row(1), REFUSED))) == [1]
 
 
 def test_each_try_needs_a_ping_of_its_own() -> None:
@@ -226,6 +229,17 @@ def test_where_there_is_one_address_that_takes_others_it_costs_nothing() -> None
     assert (len(verdict.not_now), verdict.outage, verdict.failures) == (1, None, [])
 
 
+@pytest.mark.parametrize(("seconds", "is_outage"), [(1.9, False), (2.1, True)])
+def test_where_there_is_one_address_a_recent_acknowledgement_shows_that_it_takes_others(
+    seconds: float, is_outage: bool
+) -> None:
+    """As when a tenant is throttled whose message was sent a moment after those of the others."""
+    judging = policy()
+    judging.evaluate([row(1)], [TAKEN], began=0, dice=0.0, now=100.0)
+    verdict = judging.evaluate([row(2)], [NOT_NOW], began=1, dice=0.0, now=100.0 + seconds)
+    assert (verdict.outage is not None, len(verdict.not_now)) == (is_outage, 0 if is_outage else 1)
+
+
 def test_silence_everywhere_is_an_outage_of_all() -> None:
     silent = Outcome(False, "no answer in time", unanswered=True, not_now=True)
     judging = policy(has_addresses=True)
@@ -272,6 +286,22 @@ def test_a_message_is_given_up_after_so_long_if_that_is_wanted(answer: Outcome, 
     trouble = trouble_of(weigh(judging, (row(1), answer), now=3_700.0))
     assert (trouble.state, trouble.attempts) == (State.FAILED, 0)
     assert trouble.error == f"given up after 1h: {answer.error}"
+
+
+def test_the_time_counts_on_from_the_tries_of_other_relays() -> None:
+    judging, hour = policy(give_up_after=timedelta(hours=1)), timedelta(hours=1)
+    old, new = (msgspec.structs.replace(row(number), waits=Waits.RETRY) for number in (1, 2))
+    assert judging.list_forgotten([old, new, row(3)], [REFUSED, TAKEN, REFUSED]) == [old], "others have no past"
+    judging.recall([old], None, now=0.0)
+    assert weigh(judging, (old, REFUSED), now=0.0).failures == []
+    assert judging.list_forgotten([old], [REFUSED]) == [old], "the journal could not be asked"
+    judging.recall([old], {old.message_id: hour}, now=10.0)
+    assert judging.list_forgotten([old], [REFUSED]) == []
+    assert trouble_of(weigh(judging, (old, REFUSED), now=10.0)).state is State.FAILED
+    judging.recall([new], {}, now=10.0)
+    assert weigh(judging, (new, REFUSED), now=10.0).failures == []
+    assert judging.list_forgotten([new], [REFUSED]) == [], "it was tried here first"
+    assert policy().list_forgotten([old], [REFUSED]) == [], "no message is given up: nobody asks"
 
 
 def test_the_time_begins_anew_for_a_message_that_was_delivered() -> None:
@@ -346,6 +376,18 @@ def test_hold_keeps_a_failed_message_open_and_its_key_waiting(answer: Outcome) -
 
 def test_a_message_without_a_key_holds_nobody_up() -> None:
     assert trouble_of(weigh(policy("hold"), (row(1), REJECTED))).state is State.FAILED
+
+
+def test_a_message_that_goes_on_to_a_dead_letter_holds_nobody_up() -> None:
+    trouble = trouble_of(weigh(policy("hold", dead_letter="letters"), (row(1, "a"), REJECTED)))
+    assert (trouble.state, trouble.waits, trouble.forward_to) == (State.FAILED, None, "letters")
+
+
+def test_a_message_that_is_held_for_its_address_was_not_tried() -> None:
+    """It leaves its reason, and no line in the journal."""
+    waiting = build_hold(row(1, attempts=2), reason="the queue is full", pause=timedelta(seconds=3))
+    assert (waiting.state, waiting.waits, waiting.attempts) == (State.PENDING, Waits.RETRY, 2)
+    assert (waiting.error, waiting.delay, waiting.action) == ("the queue is full", timedelta(seconds=3), None)
 
 
 def test_a_message_that_is_given_up_spends_no_attempt() -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, Selection, Settlement
-from pillarbox.message import Message, State
+from pillarbox.contracts.store import Claim, FailedOutcome, Fence, ReadResult, RecoveredClaim, Selection, Settlement
+from pillarbox.contracts.transport import Outcome
+from pillarbox.errors import StoreUnavailable
+from pillarbox.message import Message, State, Waits
 from pillarbox.relay import pipeline as pipeline_module
 from pillarbox.relay.pipeline import Pipeline, Settler
 from pillarbox.relay.polling import PollBackoff
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.stores.memory import MemoryStore
-from tests.support.lanes.destination_bench import LEASE, SINK, build_state, grant, owned, put
+from tests.support.lanes.destination_bench import LEASE, SINK, build_state, claim_next, grant, owned, put
 
 # --- progress ---
 
@@ -34,8 +38,8 @@ class _Slow(MemoryStore):
         self.beats: list[float] = []
         self.answered = asyncio.Event()
 
-    async def settle(self, fence: Fence, settlement: Settlement) -> None:
-        await super().settle(fence, settlement)
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        unclaimed = await super().settle(fence, settlement)
         self.frozen.advance(timedelta(minutes=1))
         assert self.pipeline is not None
         self.beats.append(self.frozen.monotonic() - self.pipeline.progress.last_turn)
@@ -43,6 +47,7 @@ class _Slow(MemoryStore):
             _acknowledge_one(self.pipeline)
         else:
             self.answered.set()
+        return unclaimed
 
 
 def _acknowledge_one(pipeline: Pipeline) -> None:
@@ -121,6 +126,47 @@ async def test_what_was_inherited_is_given_back_without_waiting_for_anything_els
     assert pipeline.state.settle_event.is_set()
 
 
+# --- stop ---
+
+
+class _Silent(MemoryTransport):
+    """Acknowledges the first message of all, and leaves the others without an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(batch=1)
+        self.sent: list[int] = []
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self.sent += [message.id for message in messages]
+        if self.sent[0] not in [message.id for message in messages]:
+            await asyncio.Event().wait()
+        return [Outcome(True)] * len(messages)
+
+
+async def test_a_stop_gives_back_what_is_unanswered_and_what_is_unsent() -> None:
+    """Not only by leaving the registry: that may not be possible, and then the claims count as strikes."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, None, None, "a", "a")
+    transport = _Silent()
+    pipeline = Pipeline(
+        build_state(store, clock), transport=transport, open_transport=lambda: transport,
+        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), settings=RelaySettings(lease=LEASE),
+    )  # fmt: skip
+    state = pipeline.state
+    pipeline.grant(await owned(state, 0), [], [])
+    first, second, third, fourth = await claim_next(state, limit=4)
+    pipeline._sender.send_ready()
+    await asyncio.sleep(0)
+    assert transport.sent == [first.id, second.id, third.id]
+    await pipeline.drain(within=0.01)
+    assert [message.id for message in await store.find(Selection(states=[State.DELIVERED]), limit=9)] == [first.id]
+    pending = await store.find(Selection(states=[State.PENDING]), limit=9)
+    assert [(one.id, one.attempts) for one in pending] == [(second.id, 0), (third.id, 0), (fourth.id, 0)]
+    assert state.ordering.in_flight == 0
+    assert list(await store.claims(older_than=timedelta(0), limit=9)) == []
+
+
 # --- lost lanes ---
 
 
@@ -143,3 +189,203 @@ async def test_what_is_in_lanes_of_its_own_is_recorded_though_another_lane_was_l
     assert [await settler.run_once() for _ in range(3)] == [True, True, False]
     (delivered,) = await store.find(Selection(states=[State.DELIVERED]), limit=10)
     assert (delivered.partition, list(state.epochs), state.ordering.in_flight) == (1, [1], 0)
+
+
+# --- lanes and answers that are waited for ---
+
+
+async def test_a_lane_whose_answers_do_not_come_is_released_after_the_send_timeout() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    state = pipeline.state
+    pipeline.grant(await owned(state, 0), [], [])
+    await claim_next(state)
+    state.ordering.next_batch(1)
+    pipeline.revoke([0])
+    await pipeline._release_lanes()
+    assert list(state.epochs) == [0], "it is being sent"
+    clock.advance(state.settings.send_timeout)
+    await pipeline._release_lanes()
+    assert (list(state.epochs), state.ordering.in_flight) == ([], 0)
+
+
+async def test_a_stop_waits_for_the_answers_to_what_is_being_sent() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, "a")
+    transport = MemoryTransport()
+    await transport.open()
+    transport.hang()
+    state = build_state(store, clock)
+    pipeline = Pipeline(
+        state, transport=transport, open_transport=lambda: transport,
+        backoff=PollBackoff(poll_interval=timedelta(seconds=1)), settings=RelaySettings(lease=LEASE),
+    )  # fmt: skip
+    pipeline.grant(await owned(state, 0), [], [])
+    await claim_next(state)
+    pipeline._sender.send_ready()
+    async with asyncio.timeout(60):
+        await transport.arrived.wait()
+        stopping = asyncio.create_task(pipeline.drain(within=60))
+        await asyncio.sleep(0)
+        transport.come_back()
+        await stopping
+    assert await store.count(Selection(states=[State.DELIVERED])) == 1
+
+
+# --- settlements without an answer ---
+
+
+class _Unanswered(MemoryStore):
+    """Records the first settlement, and its answer is lost. Then a person redrives what failed."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.settlements = 0
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        unclaimed = await super().settle(fence, settlement)
+        self.settlements += 1
+        if self.settlements == 1:
+            assert (await self.redrive(Selection(), by="anna", limit=10)).count == 1
+            raise StoreUnavailable("the line broke")
+        return unclaimed
+
+
+async def test_a_settlement_without_an_answer_undoes_no_redrive() -> None:
+    clock = FrozenClock()
+    store = _Unanswered(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    pipeline.grant(await owned(pipeline.state, 0), [], [])
+    state, ordering = pipeline.state, pipeline.state.ordering
+    (first,) = await claim_next(state)
+    ordering.next_batch(10)
+    ordering.mark_failed(first, FailedOutcome(message_id=first.id, state=State.FAILED, attempts=5))
+    settler = Settler(state)
+    await settler.run_once()
+    assert [message.state for message in await store.find(Selection(ids=[first.id]), limit=1)] == [State.PENDING]
+    assert store.settlements == 2
+
+
+# --- claims that a crash of the database lost ---
+
+
+async def _lose_claim(store: MemoryStore, clock: FrozenClock, *keys: str) -> tuple[Pipeline, Message]:
+    """Claim messages, send the first, and lose the claim, as a crash of the database does; return the one sent."""
+    put(store, *keys)
+    pipeline = _pipeline(store, clock)
+    pipeline.grant(await owned(pipeline.state, 0), [], [])
+    await _read(pipeline)
+    (first,) = pipeline.state.ordering.next_batch(10)
+    store._data.claims.clear()
+    return pipeline, first
+
+
+async def _read(pipeline: Pipeline) -> None:
+    """Let the reader make a few rounds, and settle what comes of them."""
+    settler = Settler(pipeline.state)
+    for _ in range(4):
+        await pipeline.reader.run_once()
+        await pipeline.reader.finish()
+        while await settler.run_once():
+            pass
+
+
+async def test_a_delivery_whose_claim_was_lost_is_sent_again_soon() -> None:
+    """Its settlement finds no claim, and the mark of its lane stands above it."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    pipeline, first = await _lose_claim(store, clock, "a")
+    ordering = pipeline.state.ordering
+    ordering.mark_delivered([first])
+    await _read(pipeline)
+    assert ordering.next_batch(10) == [first]
+    ordering.mark_delivered([first])
+    await _read(pipeline)
+    assert [message.state for message in await store.find(Selection(), limit=9)] == [State.DELIVERED]
+    assert not ordering.in_flight
+
+
+@pytest.mark.parametrize(("state", "waits"), [(State.FAILED, None), (State.PENDING, Waits.RETRY)])
+async def test_nothing_overtakes_a_failure_whose_claim_was_lost(state: State, waits: Waits | None) -> None:
+    clock = FrozenClock()
+    pipeline, first = await _lose_claim(MemoryStore(clock=clock), clock, "a", "a")
+    ordering = pipeline.state.ordering
+    ordering.mark_failed(first, FailedOutcome(message_id=first.id, state=state, waits=waits, attempts=1, error="no"))
+    await _read(pipeline)
+    assert [message.id for message in ordering.next_batch(10)] == [first.id]
+
+
+# --- handing lanes over ---
+
+
+class _SlowClaim(MemoryStore):
+    """Records a claim when it is told to."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.may_claim = asyncio.Event()
+        self.released: list[Fence] = []
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        await self.may_claim.wait()
+        assert not self.released
+        return await super().claim(fence, claim, park=park)
+
+    async def release(self, fence: Fence) -> None:
+        self.released.append(fence)
+        await super().release(fence)
+
+
+async def test_a_lane_is_released_after_the_claim_that_parks_its_messages() -> None:
+    """What is parked is not in flight. Released before, the write would be refused as that of a stranger."""
+    clock = FrozenClock()
+    store = _SlowClaim(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    pipeline.grant(await owned(pipeline.state, 0), [], [])
+    pipeline.state.ordering.block(0, "a", front=Waits.HELD)
+    await pipeline.reader.run_once()
+    pipeline.revoke([0])
+    release = asyncio.create_task(pipeline._release_lanes())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not store.released
+    store.may_claim.set()
+    await release
+    assert len(store.released) == 1
+    assert [message.waits for message in await store.find(Selection(), limit=9)] == [Waits.PARKED]
+
+
+# --- stopping ---
+
+
+class _SlowRead(MemoryStore):
+    """Reads when it is told to."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.may_read = asyncio.Event()
+
+    async def read(self, *arguments: Any, **options: Any) -> ReadResult:
+        await self.may_read.wait()
+        return await super().read(*arguments, **options)
+
+
+async def test_a_relay_that_stops_claims_nothing_that_it_was_reading() -> None:
+    """The lanes are left as soon as nothing is in flight. A claim after that would be refused as a stranger's."""
+    clock = FrozenClock()
+    store = _SlowRead(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    pipeline.grant(await owned(pipeline.state, 0), [], [])
+    reading = asyncio.create_task(pipeline.reader.run_once())
+    await asyncio.sleep(0)
+    await pipeline.drain(within=1.0)
+    store.may_read.set()
+    await reading
+    await pipeline.reader.finish()
+    assert not await store.claims(older_than=timedelta(0))

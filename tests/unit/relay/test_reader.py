@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,21 +14,33 @@ import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import Claim, Cursor, FailedOutcome, ReadResult, RecoveredClaim, Selection, Settlement
+from pillarbox.contracts.store import (
+    Claim,
+    Cursor,
+    DueMessage,
+    FailedOutcome,
+    KeyMessages,
+    ReadResult,
+    RecoveredClaim,
+    Selection,
+    Settlement,
+)
+from pillarbox.contracts.transport import TransportFeatures
 from pillarbox.contracts.writer import Insert
-from pillarbox.errors import StoreUnavailable
+from pillarbox.errors import StoreUnavailable, TransportUnavailable
 from pillarbox.message import Kind, Message, Names, State, Waits
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.outcome_policy import OutcomePolicy
 from pillarbox.relay.polling import PollBackoff
 from pillarbox.relay.reader import Reader
+from pillarbox.relay.sender import Sender
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import DEFAULT_RETRY
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.telemetry import Telemetry
 from pillarbox.testing.samples import sample_relay
-from tests.support.lanes.destination_bench import SINK, build_state, grant, put
+from tests.support.lanes.destination_bench import SINK, build_state, claim_next, grant, put
 
 # --- failed and empty rounds ---
 
@@ -36,15 +50,15 @@ class _Flaky(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.asked: list[list[str]] = []
 
-    async def read_key(
-        self, destination: str, *, partition: int, key: str, after: int, limit: int, **more: Any
-    ) -> Sequence[Message]:
-        self.asked.append(key)
+    async def read_keys(
+        self, destination: str, keys: Sequence[tuple[int, str]], **limits: Any
+    ) -> Sequence[KeyMessages]:
+        self.asked.append([key for _, key in keys])
         if len(self.asked) == 1:
             raise StoreUnavailable("the line broke")
-        return await super().read_key(destination, partition=partition, key=key, after=after, limit=limit, **more)
+        return await super().read_keys(destination, keys, **limits)
 
 
 class _Busy(MemoryStore):
@@ -64,8 +78,10 @@ class _Busy(MemoryStore):
         return reading
 
 
-def _reader(state: DestinationState) -> Reader:
-    return Reader(state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)))
+def _reader(state: DestinationState, transport: MemoryTransport | None = None) -> Reader:
+    return Reader(
+        state, transport=transport or MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1))
+    )
 
 
 async def _settle(state: DestinationState) -> None:
@@ -85,7 +101,31 @@ async def test_a_key_that_could_not_be_read_keeps_no_other_key_from_being_read()
     for _ in range(3):
         await reader.run_once()
     await reader.finish()
-    assert sorted(store.asked) == ["a", "a", "b", "c"]
+    assert store.asked == [["a", "b", "c"]] * 2
+
+
+async def test_keys_that_are_none_wait_until_the_window_has_room() -> None:
+    """A read without room would have a limit of nothing, or below it, which a database refuses."""
+    limits: list[int] = []
+
+    class Noting(MemoryStore):
+        async def read_keys(self, destination: str, keys: Sequence[tuple[int, str]], **options: Any) -> Any:
+            limits.append(options["limit"])
+            return await super().read_keys(destination, keys, **options)
+
+    store, clock = Noting(), FrozenClock()
+    state = build_state(store, clock, window=1)
+    await grant(state, 0)
+    put(store, "a")
+    await claim_next(state)
+    state.ordering.note_astray(0, "odd")
+    reader = _reader(state)
+    assert not await reader._read_astray()
+    assert limits == []
+    state.ordering.mark_delivered(state.ordering.next_batch(1))
+    await _settle(state)
+    await reader._read_astray()
+    assert limits == [1]
 
 
 async def _inherited(state: DestinationState) -> RecoveredClaim:
@@ -129,6 +169,25 @@ async def test_there_is_something_left_while_what_was_inherited_is_due() -> None
     assert max(empty) < 2
 
 
+async def test_messages_with_other_strikes_are_claimed_apart() -> None:
+    """A death counts against what is in one claim: a message that may be deadly must not mark its neighbours."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, "a", "b", "c")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    struck = await claim_next(state)
+    state.ordering.next_batch(1)
+    state.ordering.add_strikes(struck)
+    state.ordering.mark_returned(struck)
+    await _settle(state)
+    reader = _reader(state)
+    await reader.run_once()
+    await reader.finish()
+    claims = await store.claims(older_than=timedelta(0))
+    assert sorted((claim.strikes, list(claim.message_ids)) for claim in claims) == [(0, [2, 3]), (1, [1])]
+
+
 # --- priority ---
 
 
@@ -161,6 +220,110 @@ async def test_the_first_duty_gets_the_room_and_the_other_its_turn(sends_first: 
     later = taken[4:]
     assert later.count(first) > 3 * (len(later) - later.count(first))
     assert set(later) == {"due", "fresh"}
+
+
+# --- messages that waited ---
+
+
+class _Counting(MemoryStore):
+    """Counts the reads of keys, the searches and the claims that record something."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.calls: Counter[str] = Counter()
+
+    async def find_due(self, *arguments: Any, **options: Any) -> Any:
+        self.calls["find_due"] += 1
+        return await super().find_due(*arguments, **options)
+
+    async def read_keys(self, *arguments: Any, **options: Any) -> Any:
+        self.calls["read_keys"] += 1
+        return await super().read_keys(*arguments, **options)
+
+    async def claim(self, *arguments: Any, **options: Any) -> Mapping[int, int]:
+        self.calls["claim"] += 1
+        return await super().claim(*arguments, **options)
+
+
+async def _retry_now(store: MemoryStore, state: DestinationState, *ids: int) -> None:
+    """Leave these messages as a redrive does: each waits for an attempt that is due."""
+    retries = [_build_retry(id_, delay=timedelta(0)) for id_ in ids]
+    await store.settle(state.fence([0]), Settlement(failures=retries))
+
+
+def _build_retry(message_id: int, *, delay: timedelta, attempts: int = 0) -> FailedOutcome:
+    return FailedOutcome(message_id=message_id, state=State.PENDING, waits=Waits.RETRY, attempts=attempts, delay=delay)
+
+
+async def test_retries_of_many_keys_are_read_and_claimed_together() -> None:
+    clock = FrozenClock()
+    store = _Counting(clock)
+    put(store, *[f"key-{number}" for number in range(100)])
+    state = build_state(store, clock, window=100, batch=100)
+    await grant(state, 0)
+    await _retry_now(store, state, *range(1, 101))
+    reader = _reader(state)
+    for _ in range(3):
+        await reader.run_once()
+        await reader.finish()
+    assert len(state.ordering.next_batch(100)) == 100
+    assert store.calls["read_keys"] == store.calls["claim"] == 1
+
+
+async def test_keys_that_a_read_did_not_reach_are_read_again() -> None:
+    """The window has room for two messages, and the first key alone has as many."""
+    clock = FrozenClock()
+    store = _Counting(clock)
+    put(store, *[key for key in "abc" for _ in range(2)])
+    state = build_state(store, clock, window=2, batch=10)
+    await grant(state, 0)
+    parks = [FailedOutcome(message_id=id_, state=State.PENDING, waits=Waits.PARKED) for id_ in range(1, 7)]
+    await store.settle(state.fence([0]), Settlement(failures=parks))
+    for key in "abc":
+        state.ordering.block(0, key, front=Waits.PARKED)
+    assert sorted(await _send_all(_reader(state), state)) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_search_goes_on_where_it_ended_and_then_rests() -> None:
+    """One key with many retries: each search passes all of them, and is not begun anew in every round."""
+    clock = FrozenClock()
+    store = _Counting(clock)
+    put(store, *["a"] * 30)
+    state = build_state(store, clock, window=10, batch=10)
+    await grant(state, 0)
+    await _retry_now(store, state, *range(1, 31))
+    reader = _reader(state)
+    for _ in range(20):
+        await reader.run_once()
+        await reader.finish()
+    assert store.calls["find_due"] == 2, "a page of one batch, and one of four that has the rest"
+    assert state.ordering.next_batch(10)[0].id == 1
+
+
+async def test_what_came_due_before_the_mark_of_a_long_search_is_found() -> None:
+    """A settlement that commits late leaves a time that the search has passed."""
+    clock = FrozenClock()
+    store = _Counting(clock)
+    put(store, *[f"key-{number}" for number in range(200)])
+    state = build_state(store, clock, window=400, batch=1)
+    await grant(state, 0)
+    await _retry_now(store, state, *range(2, 201))
+    await store.settle(state.fence([0]), Settlement(failures=[_build_retry(1, delay=timedelta(hours=1))]))
+    reader = _reader(state)
+    await reader.run_once()
+    await reader.run_once()
+    late = _build_retry(1, delay=-timedelta(minutes=1), attempts=1)
+    await store.settle(state.fence([0]), Settlement(failures=[late]))
+    sent: list[int] = []
+    for _ in range(20):
+        clock.advance(timedelta(seconds=1))
+        state.lease.extend(clock.monotonic())
+        await reader.run_once()
+        await reader.finish()
+        sent += [message.id for message in state.ordering.next_batch(10)]
+    assert 1 in sent
+    assert 15 in sent, "the search goes on where it was"
+    assert 200 not in sent, "and has not come to its end"
 
 
 # --- safety net ---
@@ -232,9 +395,9 @@ class _Interrupted(MemoryStore):
         await self._interrupt("read")
         return answer
 
-    async def read_due(self, *arguments: Any, **options: Any) -> Any:
-        answer = await super().read_due(*arguments, **options)
-        await self._interrupt("read_due")
+    async def find_due(self, *arguments: Any, **options: Any) -> Any:
+        answer = await super().find_due(*arguments, **options)
+        await self._interrupt("find_due")
         return answer
 
     async def claim(self, *arguments: Any, **options: Any) -> Mapping[int, int]:
@@ -259,7 +422,7 @@ async def _send_all(reader: Reader, state: DestinationState) -> list[int]:
 @pytest.mark.parametrize(
     ("during", "is_down"),
     [
-        *((name, False) for name in ("blocked_keys", "read", "read_due", "claim")),
+        *((name, False) for name in ("blocked_keys", "read", "find_due", "claim")),
         *((name, True) for name in ("blocked_keys", "read", "claim")),
     ],
 )
@@ -375,3 +538,215 @@ async def test_every_lane_is_read_first_in_its_turn() -> None:
     for lanes in (range(64), range(5), range(8), range(1)):
         firsts = {reader._rotate(lanes)[0] for _ in range(2 * len(lanes) + 8)}
         assert firsts == set(lanes)
+
+
+# --- probes ---
+
+
+class _BreaksOnce(MemoryStore):
+    """Loses its line in the middle of the first round: after fresh messages were read, before those that are due."""
+
+    is_broken = False
+
+    async def find_due(self, destination: str, **options: Any) -> Sequence[DueMessage]:
+        if not self.is_broken:
+            self.is_broken = True
+            raise StoreUnavailable("the line broke")
+        return await super().find_due(destination, **options)
+
+
+async def test_a_probe_goes_though_the_store_broke_while_it_was_read() -> None:
+    """Nothing else is read while it is in flight: if it did not go, nothing would go any more."""
+    clock = FrozenClock()
+    store, transport = _BreaksOnce(clock=clock), MemoryTransport()
+    await transport.open()
+    put(store, "a", "b")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    state.open_breaker("503")
+    state.close()
+    clock.advance(timedelta(minutes=1))
+    state.lease.extend(clock.monotonic())
+    reader = _reader(state, transport)
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await reader.run_once()
+    assert (store.is_broken, state.ordering.in_flight) == (True, 2)
+    await reader.run_once()
+    await reader.finish()
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert (len(transport.received), state.breaker.is_closed) == (1, True)
+
+
+# --- pings of an idle destination ---
+
+
+class _Pinged(MemoryTransport):
+    """Fails its pings, each when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def ping(self) -> None:
+        self.asked.set()
+        await self.answers.wait()
+        raise TransportUnavailable("it does not answer pings")
+
+
+async def _ping(meanwhile: Callable[[DestinationState], Awaitable[object]]) -> DestinationState:
+    """Let an idle reader ping, and do something before the ping fails."""
+    clock = FrozenClock()
+    state = build_state(MemoryStore(clock=clock), clock)
+    await grant(state, 0)
+    transport = _Pinged()
+    reader = _reader(state, transport)
+    while not transport.asked.is_set():
+        await reader.run_once()
+        clock.advance(state.settings.ping_interval)
+        state.lease.extend(clock.monotonic())
+        await asyncio.sleep(0)
+    await meanwhile(state)
+    transport.answers.set()
+    assert reader._ping_task is not None
+    await reader._ping_task
+    return state
+
+
+async def test_a_ping_that_fails_opens_the_breaker_of_an_idle_destination() -> None:
+    async def wait(_: DestinationState) -> None: ...
+
+    assert (await _ping(wait)).breaker.reason == "it does not answer pings"
+
+
+async def test_a_ping_that_fails_while_a_message_is_being_sent_opens_nothing() -> None:
+    """The answer to the message shows how the destination is, and comes soon."""
+
+    async def take(state: DestinationState) -> None:
+        assert isinstance(state.store, MemoryStore)
+        put(state.store, "a")
+        assert len(await claim_next(state)) == 1
+
+    assert (await _ping(take)).breaker.is_closed
+
+
+async def test_a_ping_that_fails_in_an_outage_makes_it_no_longer() -> None:
+    async def open_breaker(state: DestinationState) -> None:
+        state.open_breaker("503")
+
+    breaker = (await _ping(open_breaker)).breaker
+    assert (breaker.opened, breaker.reason) == (1, "503")
+
+
+# --- blocked addresses ---
+
+
+class _Limits(MemoryStore):
+    """Remembers how many due messages each read asked for."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.limits: list[int] = []
+
+    async def find_due(self, destination: str, *, limit: int, **more: Any) -> Sequence[DueMessage]:
+        self.limits.append(limit)
+        return await super().find_due(destination, limit=limit, **more)
+
+
+class _Topics(MemoryTransport):
+    """Has an address for each topic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = TransportFeatures(name="topics", addresses=True)
+
+    def get_address(self, message: Message) -> str | None:
+        return message.topic
+
+
+@pytest.mark.parametrize("is_blocked", [True, False])
+async def test_what_comes_back_for_a_blocked_address_is_read_at_a_bounded_rate(is_blocked: bool) -> None:
+    """Putting thousands off again would take every other turn from the other addresses."""
+    clock = FrozenClock()
+    store = _Limits(clock)
+    put(store, *[None] * 200)
+    state = build_state(store, clock, window=1_000, batch=100)
+    await grant(state, 0)
+    waiting = [
+        FailedOutcome(message_id=id, state=State.PENDING, waits=Waits.RETRY, delay=timedelta(0)) for id in range(1, 201)
+    ]
+    await store.settle(state.fence([0]), Settlement(failures=waiting))
+    if is_blocked:
+        state.addresses.refuse("t", clock.monotonic(), reason="full", dice=1.0, is_missing=True)
+    reader = Reader(
+        state, transport=_Topics(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)),
+        retry_interval=timedelta(milliseconds=10),
+    )  # fmt: skip
+    for _ in range(3):
+        await reader.run_once()
+        await reader.finish()
+    clock.advance(timedelta(milliseconds=10))
+    await reader.run_once()
+    await reader.finish()
+    assert store.limits[:2] == ([100, 10] if is_blocked else [100, 100])
+    assert len(store.limits) == (2 if is_blocked else 4)
+
+
+# --- lanes without a mark ---
+
+
+class _Walking(MemoryStore):
+    """Takes a second for each lane without a mark, as one with very many dead rows, and may take four at most."""
+
+    def __init__(self, clock: FrozenClock, *, limit: float = 4.0) -> None:
+        super().__init__(clock=clock)
+        self.cold: list[int] = []
+        self.failures = 0
+        self._limit = limit
+        self._ticks = clock
+        self._marked: set[int] = set()
+
+    async def read(
+        self, destination: str, *, partitions: Sequence[int], cursor: Cursor | None, limit: int, **more: Any
+    ) -> ReadResult:
+        marked = self._marked if cursor is not None else set()
+        cold = len(set(partitions) - marked)
+        if cold > self._limit:
+            self._ticks.advance(timedelta(seconds=self._limit))
+            self.failures += 1
+            raise StoreUnavailable("no answer in time")
+        self.cold.append(cold)
+        self._ticks.advance(timedelta(seconds=cold))
+        self._marked = set(partitions)
+        return await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, **more)
+
+
+async def _read_cold(store: MemoryStore, clock: FrozenClock, *, rounds: int) -> DestinationState:
+    state = build_state(store, clock)
+    await grant(state, *range(64))
+    reader = Reader(state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)))
+    for _ in range(rounds):
+        state.lease.extend(clock.monotonic() + 1_000)
+        await reader.run_once()
+        await reader.finish()
+    return state
+
+
+async def test_cold_lanes_are_read_a_few_at_a_time_until_a_read_ends_in_time() -> None:
+    clock = FrozenClock()
+    store = _Walking(clock)
+    put(store, "first", partition=0)
+    put(store, "last", partition=63)
+    state = await _read_cold(store, clock, rounds=3)
+    assert store.failures == 2  # of 64 and of 16 lanes
+    assert sum(store.cold) == 64
+    assert max(store.cold) <= 4
+    assert state.ordering.in_flight == 2
+
+
+async def test_cold_lanes_that_are_quick_to_read_take_one_read() -> None:
+    clock = FrozenClock()
+    store = _Walking(clock, limit=64)
+    store._ticks = FrozenClock()
+    await _read_cold(store, clock, rounds=1)
+    assert store.cold == [64]

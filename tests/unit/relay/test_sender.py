@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
@@ -104,6 +105,112 @@ async def test_with_others_a_send_that_broke_makes_earlier_witnesses_too_old() -
     sender.send_ready()
     await sender.finish(within=60)
     assert await place.settle() == []
+
+
+# --- outages ---
+
+
+class _Answers(MemoryTransport):
+    """Answers one batch as it is told."""
+
+    def __init__(self, *answers: Outcome | TransportUnavailable) -> None:
+        super().__init__()
+        self._answers = answers
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        outcomes = []
+        for answer in self._answers:
+            if isinstance(answer, TransportUnavailable):
+                raise answer
+            outcomes.append(answer)
+        return outcomes
+
+
+async def _send_batch(*answers: Outcome | TransportUnavailable) -> DestinationState:
+    """Send as many messages as there are answers; return the state of the destination after them."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, *(None for _ in answers))
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await claim_next(state, limit=len(answers))
+    transport = _Answers(*answers)
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    sender.send_ready()
+    await sender.finish(within=60)
+    return state
+
+
+REFUSED = Outcome(False, "503 Service Unavailable")
+REJECTED = Outcome(False, "400 Bad Request", rejected=True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [TransportUnavailable("429", retry_after=timedelta(minutes=7)), replace(REFUSED, retry_after=timedelta(minutes=7))],
+    ids=["no connection", "no witness"],
+)
+async def test_a_destination_that_is_down_is_left_alone_for_as_long_as_it_asks(
+    answer: Outcome | TransportUnavailable,
+) -> None:
+    state = await _send_batch(answer)
+    assert state.breaker.wait(state.clock.monotonic()) == 420
+
+
+async def test_a_refusal_without_a_delivery_opens_the_breaker() -> None:
+    assert not (await _send_batch(REFUSED, REFUSED)).breaker.is_closed
+    assert not (await _send_batch(*[REJECTED] * 20)).breaker.is_closed
+
+
+async def test_refusals_beside_a_delivery_do_not_open_the_breaker() -> None:
+    assert (await _send_batch(Outcome(True), REFUSED)).breaker.is_closed
+    assert (await _send_batch(Outcome(True), *[REJECTED] * 30)).breaker.is_closed
+
+
+# --- silence, and the end of the lease ---
+
+
+async def test_what_is_not_answered_in_time_is_not_delivered() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, None, None)
+    state = build_state(store, clock, send_timeout=timedelta(milliseconds=50))
+    transport = MemoryTransport()
+    await transport.open()
+    transport.hang()
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await grant(state, 0)
+    outcomes = await sender._call_transport(transport, await claim_next(state, limit=2))
+    assert [(one.delivered, one.rejected, one.unanswered) for one in outcomes] == [(False, False, True)] * 2
+
+
+async def test_nothing_is_sent_when_the_lease_is_over() -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, None)
+    state = build_state(store, clock)
+    transport = MemoryTransport()
+    await transport.open()
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await grant(state, 0)
+    await claim_next(state)
+    clock.advance(LEASE)
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert transport.received == []
+
+
+@pytest.mark.parametrize("has_witness", [False, True])
+async def test_a_broken_connection_counts_against_a_suspect_only_if_the_destination_works(has_witness: bool) -> None:
+    place = _Place()
+    transport = MemoryTransport()
+    sender = Sender(place.state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    (suspect,) = await place.claim(strikes=2)
+    place.state.policy.note_interrupted([suspect], began=0)
+    place.state.policy.acknowledged += has_witness
+    transport.cut_next()
+    await sender._send_suspects()
+    assert place.state.ordering.has_strikes is has_witness
 
 
 # --- alone ---

@@ -46,8 +46,8 @@ def evil(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
         tx.execute("update pillarbox_outbox set payload = ?, content_type = ?", (EVIL.encode(), EVIL))
         tx.execute(
             "insert into pillarbox_relay (relay_id, service, host, pid, version, destinations, reachable, started_at,"
-            " expires_at) values ('0192f0c0-0000-7000-8000-000000000001', ?1, ?1, 1, ?1, ?2, ?2, 1, ?3)",
-            (EVIL, json.dumps([EVIL]), int((time.time() + 1_800) * 1_000_000)),
+            " expires_at, labels) values ('0192f0c0-0000-7000-8000-000000000001', ?1, ?1, 1, ?1, ?2, ?2, 1, ?3, ?4)",
+            (EVIL, json.dumps([EVIL]), int((time.time() + 1_800) * 1_000_000), json.dumps({EVIL: EVIL, "a": EVIL})),
         )
         tx.execute("insert into pillarbox_destination values (?1, ?1, 1, ?1)", (EVIL,))
         tx.execute(

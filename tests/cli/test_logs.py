@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from pillarbox.cli._logs import JsonFormat, LogSettings, TextFormat, program_log, start_logging
+from pillarbox.telemetry import LoggingTelemetry
 from tests.support.cli.shop import Shop
 
 NASTY = "a\nb\r\x1b[31mc\x7f\x9b\u2028\u202e\ud800 ü"
@@ -131,3 +132,11 @@ def test_levels() -> None:
         "heard", "a library's warning", "the program itself",
     ]  # fmt: skip
     assert LogSettings(deliveries_at="info").deliveries == logging.INFO
+
+
+def test_a_settlement_in_which_nothing_was_delivered_or_failed_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="pillarbox.relay")
+    LoggingTelemetry().on_settled("billing", delivered=0, failed=0)
+    assert caplog.messages == []
+    LoggingTelemetry().on_settled("billing", delivered=0, failed=1)
+    assert len(caplog.messages) == 1

@@ -63,9 +63,9 @@ def test_thresholds_are_those_of_check() -> None:
 
 
 def test_every_relay_exports_the_tables_and_each_alert_fires_once() -> None:
-    """Each metric is inside an aggregation without the label of the relay, or inside `absent`."""
+    """Each metric is inside an aggregation without the labels of the relay, or inside `absent`."""
     for text in expressions():
-        bare = re.sub(r"(?:max|sum) without \(instance, pod\) \((?:rate\(\w+\[\w+\]\)|\w+)\)", "", text)
+        bare = re.sub(r"(?:max|sum) without \(instance, pod, process\) \((?:rate\(\w+\[\w+\]\)|\w+)\)", "", text)
         bare = re.sub(r"absent\(\w+\)", "", bare)
         assert not re.search(r"\b(?:outbox|inbox)_", bare), text
 

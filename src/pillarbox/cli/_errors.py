@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +15,9 @@ from pillarbox.contracts.finding import Severity
 from pillarbox.errors import PillarboxError
 from pillarbox.redaction import format_traceback, redact
 
+if TYPE_CHECKING:
+    from pillarbox.cli._process import RelayProcess
+
 __all__ = ["Session", "run", "to_exit_code", "to_sentence"]
 
 _INTERRUPTED: Final = 130
@@ -22,17 +25,20 @@ _INTERRUPTED: Final = 130
 
 @dataclass(slots=True)
 class Session:
-    """Global options of one run of the program."""
+    """Arguments and global options of one run of the program."""
 
     debug: bool = False
+    arguments: Sequence[str] = ()
+    process: RelayProcess | None = None
+    """What this process is to a supervisor; None without one."""
 
 
-def run(command: click.Command, arguments: Sequence[str]) -> int:
+def run(command: click.Command, arguments: Sequence[str], *, process: RelayProcess | None = None) -> int:
     """Run a command and return its exit code. No error is shown as a traceback unless `--debug` was given.
 
     When the reader of a pipe goes away, click ends the process quietly with 1.
     """
-    session = Session()
+    session = Session(arguments=arguments, process=process)
     try:
         code = command.main(list(arguments), prog_name="pillarbox", obj=session, standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):

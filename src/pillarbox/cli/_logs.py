@@ -44,11 +44,18 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
         return logging.getLevelNamesMapping()[self.deliveries_at.upper()]
 
 
-def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> None:
-    """Write log lines to stderr: our own from the configured level, those of libraries from warnings upwards."""
+def start_logging(settings: LogSettings, *, process: str | None = None, stream: TextIO | None = None) -> None:
+    """Write log lines to stderr: our own from the configured level, those of libraries from warnings upwards.
+
+    `process` is which one of several processes this is; every line says so.
+    """
     out = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(out)
-    handler.setFormatter(JsonFormat() if settings.format == "json" else TextFormat(colours=_can_colour(out)))
+    handler.setFormatter(
+        JsonFormat(process=process)
+        if settings.format == "json"
+        else TextFormat(colours=_can_colour(out), process=process)
+    )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("pillarbox").setLevel(settings.level.upper())
     program_log.setLevel(logging.INFO)
@@ -61,15 +68,16 @@ _ABOUT_MESSAGE: Final = ("message_id", "correlation_id", "type", "topic", "attem
 class TextFormat(logging.Formatter):
     """Time, level, message. A line about a message ends with what identifies it, to be found by `grep`."""
 
-    def __init__(self, *, colours: bool) -> None:
+    def __init__(self, *, colours: bool, process: str | None = None) -> None:
         super().__init__()
         self._colours = colours
+        self._mark = "" if process is None else f"[{process}] "
 
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower().ljust(7)
         if self._colours:
             level = f"\x1b[{_COLOURS.get(record.levelno, _RED)}m{level}\x1b[0m"
-        line = f"{_format_time(record)} {level} {_escape(record.getMessage())}{_format_identity(record)}"
+        line = f"{_format_time(record)} {level} {self._mark}{_escape(record.getMessage())}{_format_identity(record)}"
         return "\n    ".join([line, *map(_escape, _format_trace(record).splitlines())])
 
 
@@ -87,12 +95,17 @@ def _format_identity(record: logging.LogRecord) -> str:
 class JsonFormat(logging.Formatter):
     """One JSON object: time, level, logger, message, and every field given as `extra`."""
 
+    def __init__(self, *, process: str | None = None) -> None:
+        super().__init__()
+        self._place: dict[str, object] = {} if process is None else {"process": process, "pid": os.getpid()}
+
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
             "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact(record.getMessage()),
+            **self._place,
         }
         extra = {name: _redact_value(value) for name, value in vars(record).items() if name not in _STANDARD}
         # Ours first in order, and ours win over extra fields of the same name.

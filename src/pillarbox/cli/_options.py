@@ -24,7 +24,7 @@ from pillarbox.message import Names
 from pillarbox.operations.destinations import check_known, find_destinations
 from pillarbox.operations.store_access import run_on_store
 from pillarbox.relay.configuration import read_relay_section, read_store
-from pillarbox.relay.settings import DestinationSettings, RelaySettings
+from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings
 from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath, list_fields, to_plain
 from pillarbox.stores.urls import StoreUrl
 
@@ -81,12 +81,14 @@ def configuration_options(command: Callable[Concatenate[Config, P], R]) -> Calla
     """Add --config and all flags of `pillarbox relay`; the command receives them as one `Config`."""
 
     @wraps(command)
-    def with_config(*args: Any, config: str | None, to: Sequence[str], **rest: Any) -> R:
-        flags = {**_take_values(_STORE_FLAGS + _RELAY_FLAGS, rest), **_parse_destinations(to)}
+    def with_config(*args: Any, config: str | None, to: Sequence[str], label: Sequence[str], **rest: Any) -> R:
+        flags = {**_take_values(_STORE_FLAGS + _RELAY_FLAGS, rest), **_parse_destinations(to), **_parse_labels(label)}
         import_from_here()
         return command(Config.load(config, flags=flags), *args, **rest)
 
-    return _add_options(with_config, _CONFIG, *map(_to_option, _STORE_FLAGS), _TO, *map(_to_option, _RELAY_FLAGS))
+    return _add_options(
+        with_config, _CONFIG, *map(_to_option, _STORE_FLAGS), _TO, *map(_to_option, _RELAY_FLAGS), _LABEL
+    )
 
 
 def import_from_here() -> None:
@@ -161,6 +163,7 @@ _RELAY_FLAGS: Final = (
     _Flag("--lease", ("relay", "lease"), "TIME", "How long lanes stay with a relay that is not heard of."),
     _Flag("--poll-interval", ("relay", "poll_interval"), "TIME", "The longest wait between two looks for messages."),
     _Flag("--max-lanes", ("relay", "max_lanes"), "N", "Lanes of one destination that this relay owns at most."),
+    _Flag("--processes", ("relay", "processes"), "N", "Relays to run, each in a process of its own."),
     _Flag("--batch", ("relay", "batch"), "N", "Messages read and claimed at a time."),
     _Flag("--window", ("relay", "window"), "N", "Messages in flight to one destination."),
     _Flag("--send-timeout", ("relay", "send_timeout"), "TIME", "How long one send may make no progress."),
@@ -171,7 +174,8 @@ _RELAY_FLAGS: Final = (
 _DEFAULTS: Final[Mapping[KeyPath, object]] = {
     (section, *field.path): field.default
     for section, cls in (
-        ("store", StoreSettings), ("relay", DestinationSettings), ("relay", RelaySettings), ("log", LogSettings),
+        ("store", StoreSettings), ("relay", DestinationSettings), ("relay", RelaySettings), ("relay", ProcessSettings),
+        ("log", LogSettings),
     )
     for field in list_fields(cls)
 }  # fmt: skip
@@ -195,6 +199,11 @@ _TO: Final = click.option(
     "--to", metavar="[NAME=]URL", multiple=True, cls=_SettingOption, envvar="PILLARBOX_DESTINATION_<NAME>_URL",
     show_envvar=True, shell_complete=complete_destination,
     help="A destination to serve; may be repeated. A NAME alone is a configured one. Without --to all are served.",
+)  # fmt: skip
+
+_LABEL: Final = click.option(
+    "--label", metavar="NAME=TEXT", multiple=True, cls=_SettingOption, envvar=to_variable(("relay", "labels")),
+    show_envvar=True, help="A label of the relay in the registry; may be repeated. They replace those of the file.",
 )  # fmt: skip
 
 
@@ -243,6 +252,19 @@ def _parse_destinations(to: Sequence[str]) -> dict[KeyPath, ConfigValue]:
         if url is not None:
             values["destinations", name, "url"] = ConfigValue(url, _TO_ORIGIN)
     return {**values, ("relay", "destinations"): ConfigValue(names, _TO_ORIGIN)}
+
+
+def _parse_labels(texts: Sequence[str]) -> dict[KeyPath, ConfigValue]:
+    """Return the labels that `--label` gives."""
+    if not texts:
+        return {}
+    labels = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--label {text} has no text; write --label NAME=TEXT.")
+        labels[name.strip()] = value.strip()
+    return {("relay", "labels"): ConfigValue(labels, ConfigOrigin("flag", "--label"))}
 
 
 def parse_destination(text: str) -> tuple[str, str | None]:

@@ -16,16 +16,20 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def stop_on_signals(stop: Callable[[str], None], *, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def stop_on_signals(
+    stop: Callable[[str], None], *, loop: asyncio.AbstractEventLoop, before_exit: Callable[[], None] | None = None
+) -> Iterator[None]:
     """At the first signal have the loop call `stop` with its name; at the second end the process, as if killed.
 
-    The second works even while something blocks the loop.
+    The second works even while something blocks the loop. `before_exit` is called before it ends the process.
     """
     is_stopping = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal is_stopping
         if is_stopping:
+            if before_exit is not None:
+                before_exit()
             os._exit(128 + number)
         is_stopping = True
         loop.call_soon_threadsafe(stop, signal.Signals(number).name)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
+from typing import Final
 
 import click
 
+from pillarbox.cli._errors import Session
 from pillarbox.cli._http import http_option, serve_health
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
 from pillarbox.cli._options import configuration_options
+from pillarbox.cli._process import RelayProcess
 from pillarbox.cli._signals import stop_on_signals
+from pillarbox.cli._supervisor import supervise
 from pillarbox.cli.check import read_near_failure, read_thresholds
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore, Selection
-from pillarbox.errors import MissingExtra, StoreBusy
+from pillarbox.errors import ConfigError, MissingExtra, StoreBusy
 from pillarbox.message import State
 from pillarbox.operations.health import HealthApp, Probes, ProbeSettings, parse_address
 from pillarbox.operations.monitor import Monitor
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
     list_served_destinations,
+    read_process_section,
     read_relay_section,
     read_store,
 )
@@ -37,6 +42,8 @@ __all__ = ["relay"]
 
 _EPILOG = """The first SIGTERM or SIGINT lets what is under way finish; the second ends the program at once.
 
+With --processes a supervisor runs several relays, starts again what dies, and serves --http for all of them.
+
 \b
 Example:
   pillarbox relay --store sqlite:///shop.db --to billing=https://billing.example/hooks
@@ -45,6 +52,9 @@ _ONCE = (
     "Deliver what can be delivered now, then end; with 1 if messages wait for a destination that is down or paused, "
     "with 3 if the store cannot be written for the length of a lease."
 )
+
+
+_STOP_MARGIN: Final = timedelta(seconds=5)
 
 
 @click.command("relay", epilog=_EPILOG)
@@ -57,26 +67,33 @@ def relay(config: Config, http: str | None, once: bool) -> None:
     logs = read_section(config, LogSettings, at=("log",)).settings
     read_outbox_section(config)
     settings = read_relay_section(config).settings
-    thresholds, near_failure = read_thresholds(config), read_near_failure(config)
+    build_monitor = _read_monitor(config)
     probe_settings = read_section(config, ProbeSettings, at=("probes",)).settings
     served = list_served_destinations(config)
     address = None if http is None else parse_address(http)
     url, names = read_store(config)
+    session: Session = click.get_current_context().obj
+    process, count = session.process, _read_count(config, once=once)
+    if process is None and count > 1:
+        start_logging(logs, process="supervisor")
+        raise click.exceptions.Exit(supervise(session.arguments, count=count, address=address))
     store = open_store(url, names=names)
     outages = OutageTracker()
-    metrics = [] if address is None else _build_metrics()
+    metrics = [] if address is None else _build_metrics(process)
     relay = Relay(
         store,
         [one.build() for one in served],
         settings=settings,
+        labels=_build_labels(settings, process),
         telemetry=CompositeTelemetry(
             LoggingTelemetry(deliveries=logs.deliveries), outages, *metrics, *_build_tracing()
         ),
     )
-    start_logging(logs)
+    start_logging(logs, process=None if process is None else process.name)
 
-    def stop(signal: str) -> None:
-        program_log.info("%s: finishing what is under way; a second signal ends it at once", signal)
+    def stop(reason: str) -> None:
+        if not relay.health.stopping:
+            program_log.info("%s: finishing what is under way; a second signal ends it at once", reason)
         relay.stop()
 
     async def run() -> int:
@@ -91,19 +108,27 @@ def relay(config: Config, http: str | None, once: bool) -> None:
         program_log.info("stopped")
         return waiting
 
-    def build_monitor(store: MonitorStore, lease: timedelta) -> Monitor:
-        return Monitor(store, lease=lease, stuck_after=thresholds.listed_after, near_failure=near_failure)
-
     def build_app() -> HealthApp:
         # A store of its own: a relay that hangs must not make its probes hang.
         own_store = open_store(url, names=names, asks_only=True)
         probes = Probes(own_store, lambda: relay.health, settings=probe_settings, monitor=build_monitor)
         return HealthApp(probes, collectors=metrics)
 
+    def stop_from_thread(reason: str) -> None:
+        with suppress(RuntimeError):  # the loop is closed: it has stopped already
+            runner.get_loop().call_soon_threadsafe(stop, reason)
+
     with (
-        serve_health(address, build_app),
         asyncio.Runner(loop_factory=_find_loop_factory()) as runner,
         stop_on_signals(stop, loop=runner.get_loop()),
+        serve_health(address, build_app)
+        if process is None
+        else process.serve(
+            build_app,
+            stop=stop_from_thread,
+            is_started=lambda: relay.health.relay_id is not None,
+            grace=_compute_grace(served, settings),
+        ),
     ):
         waiting = runner.run(run())
     raise click.exceptions.Exit(1 if waiting else 0)
@@ -145,13 +170,39 @@ class OutageTracker(Telemetry):
         self._paused.discard(destination)
 
 
-def _build_metrics() -> list[Telemetry]:
+def _read_count(config: Config, *, once: bool) -> int:
+    """Read the number of processes. `--once` would end each when its own share is delivered: it runs in one."""
+    count = read_process_section(config).settings.processes
+    if once and count > 1:
+        raise ConfigError("--once runs in one process: give --processes 1 with it.")
+    return count
+
+
+def _read_monitor(config: Config) -> Callable[[MonitorStore, timedelta], Monitor]:
+    """Return what builds a monitor with the configured thresholds."""
+    thresholds, near_failure = read_thresholds(config), read_near_failure(config)
+    return lambda store, lease: Monitor(
+        store, lease=lease, stuck_after=thresholds.listed_after, near_failure=near_failure
+    )
+
+
+def _build_labels(settings: RelaySettings, process: RelayProcess | None) -> Mapping[str, str]:
+    """Return the labels of this relay; one of several processes has its place among them."""
+    return settings.labels if process is None else {**settings.labels, "process": process.name}
+
+
+def _compute_grace(served: Sequence[ConfiguredDestination], settings: RelaySettings) -> timedelta:
+    """Return the time that a graceful stop takes at most, unless something blocks the loop."""
+    return max(one.section.settings.send_timeout for one in served) + settings.lease + _STOP_MARGIN
+
+
+def _build_metrics(process: RelayProcess | None) -> list[Telemetry]:
     """Build what counts for `/metrics`; nothing if the client library is missing."""
     try:
         from pillarbox.operations.prometheus import PrometheusTelemetry
     except MissingExtra:
         return []
-    return [PrometheusTelemetry()]
+    return [PrometheusTelemetry(process=None if process is None else str(process.number))]
 
 
 def _build_tracing() -> list[Telemetry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,14 +12,18 @@ from pillarbox.operations.alerts import Thresholds
 __all__ = ["build_dashboard", "build_rules", "to_json"]
 
 
+_SOURCE: Final = "instance, pod, process"
+"""Labels that say which process exports a figure."""
+
+
 def _max(metric: str) -> str:
     """Aggregate a figure of the tables, which every relay exports alike."""
-    return f"max without (instance, pod) ({metric})"
+    return f"max without ({_SOURCE}) ({metric})"
 
 
 def _rate(counter: str, window: str) -> str:
     """Aggregate a counter, of which each relay exports its own part."""
-    return f"sum without (instance, pod) (rate({counter}[{window}]))"
+    return f"sum without ({_SOURCE}) (rate({counter}[{window}]))"
 
 
 def build_rules(thresholds: Thresholds) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -29,8 +29,10 @@ __all__ = [
     "HealthServer",
     "ProbeResult",
     "ProbeSettings",
+    "ProbeSource",
     "Probes",
     "RelayState",
+    "Response",
     "check_liveness",
     "check_readiness",
     "parse_address",
@@ -45,15 +47,36 @@ Response: TypeAlias = tuple[int, str, bytes]
 """Status, content type and body."""
 
 
+class ProbeSource(Protocol):
+    """Probes of a relay, of a consumer, or of several processes."""
+
+    async def check_liveness(self) -> ProbeResult: ...
+
+    async def check_readiness(self) -> ProbeResult: ...
+
+    async def status(self) -> Status | None:
+        """Return what the tables hold, for the metrics."""
+
+    async def close(self) -> None: ...
+
+
 class HealthApp:
     """ASGI app that answers GET and HEAD. Shows counts and names of destinations, no message and no URL.
 
     `collectors` are what `/metrics` shows beside the status of the tables; without `prometheus_client` it is 404.
+    `metrics` writes another page in its place.
     """
 
-    def __init__(self, probes: Probes | ConsumerProbes, *, collectors: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        probes: ProbeSource,
+        *,
+        collectors: Sequence[object] = (),
+        metrics: Callable[[], Awaitable[Response]] | None = None,
+    ) -> None:
         self._probes = probes
-        self._metrics = _Metrics(probes, collectors)
+        self._page = _Metrics(probes, collectors)
+        self._metrics = metrics or self._page.respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -83,8 +106,12 @@ class HealthApp:
             case "readyz":
                 return _to_response(await self._probes.check_readiness())
             case "metrics":
-                return await self._metrics.respond()
+                return await self._metrics()
         return _to_text_response(404, "There are /livez, /readyz and /metrics here.")
+
+    def render_counters(self) -> Response:
+        """Write the page for Prometheus without the status of the tables."""
+        return self._page.render(None)
 
     async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -99,7 +126,7 @@ class HealthApp:
 class _Metrics:
     """The page for Prometheus."""
 
-    def __init__(self, probes: Probes | ConsumerProbes, collectors: Sequence[object]) -> None:
+    def __init__(self, probes: ProbeSource, collectors: Sequence[object]) -> None:
         self._probes = probes
         self._render: Callable[[], Response] | None = None
         try:
@@ -115,9 +142,12 @@ class _Metrics:
         self._render = lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry))
 
     async def respond(self) -> Response:
+        return self.render(await self._probes.status() if self._render is not None else None)
+
+    def render(self, status: Status | None) -> Response:
         if self._render is None:
             return _to_text_response(404, 'Metrics need prometheus_client: pip install "pillarbox[prometheus]".')
-        self._status.status = await self._probes.status()
+        self._status.status = status
         return self._render()
 
 

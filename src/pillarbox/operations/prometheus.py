@@ -40,9 +40,14 @@ _BUCKETS = names.LATENCY_BUCKETS
 
 
 class PrometheusTelemetry(Telemetry, Collector):
-    """Counts what one relay does. Register it with a `CollectorRegistry`."""
+    """Counts what one relay does. Register it with a `CollectorRegistry`.
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    `process` is a label of every series where several processes are scraped as one: a process that starts again begins
+    its counters at 0, which Prometheus sees in its own series, and could not see in a sum.
+    """
+
+    def __init__(self, *, process: str | None = None, clock: Clock | None = None) -> None:
+        self._labels = {} if process is None else {"process": process}
         self._clock = clock or SystemClock()
         self._delivered: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -86,7 +91,13 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._blocked[destination] -= 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric. The destination is the only label: there are few, and their names are no secret."""
+        """Yield every metric. The labels are destination and process: there are few, and their names are no secret."""
+        for family in self._collect():
+            if self._labels:
+                family.samples = [one._replace(labels=one.labels | self._labels) for one in family.samples]
+            yield family
+
+    def _collect(self) -> Iterator[Metric]:
         yield _counter_family(names.DELIVERED, "Messages that their destination acknowledged.", self._delivered)
         yield _counter_family(names.FAILED, "Messages that were given up, or hold their key.", self._failed)
         yield _counter_family(names.ATTEMPTS_FAILED, "Attempts that failed and are made again.", self._retried)

@@ -6,11 +6,19 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
 
 from tests.support.cli.program import PROGRAM, environment
-from tests.support.cli.shop import Shop
 
-__all__ = ["RelayProcess", "start_relay"]
+__all__ = ["RelayProcess", "ShopFolder", "start_relay"]
+
+
+class ShopFolder(Protocol):
+    """The folder that a relay runs in, and its store."""
+
+    folder: Path
+    url: str
 
 
 class RelayProcess:
@@ -42,7 +50,7 @@ class RelayProcess:
 
 
 @contextlib.asynccontextmanager
-async def start_relay(shop: Shop, *arguments: str, **extra: str) -> AsyncIterator[RelayProcess]:
+async def start_relay(shop: ShopFolder, *arguments: str, **extra: str) -> AsyncIterator[RelayProcess]:
     """Start a relay in the shop's folder; kill it at the end of the block if it still runs."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM, "relay", "--store", shop.url, *arguments,

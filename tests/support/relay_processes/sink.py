@@ -30,7 +30,7 @@ class SinkTransport:
     """Writes one line for each message, in one piece, and acknowledges what is written. Nothing waits for the disk."""
 
     def __init__(self, path: Path, *, latency: float) -> None:
-        self.features = TransportFeatures(name="sink", batch=50)
+        self.features = TransportFeatures(name="sink", batch=50, runs=True)
         self._path = path
         self._latency = latency
         self._file = -1

@@ -29,7 +29,7 @@ from pillarbox.errors import ConfigError, MissingExtra, UnknownDestination
 from pillarbox.message import SKIPPED_DESTINATION, Names, check_destination
 from pillarbox.redaction import expand_variables, redact
 from pillarbox.relay.relay import Destination
-from pillarbox.relay.settings import DestinationSettings, RelaySettings, check_dead_letters
+from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings, check_dead_letters
 from pillarbox.settings import (
     DEFAULT_ORIGIN,
     ConfigOrigin,
@@ -53,6 +53,7 @@ __all__ = [
     "destination_from_url",
     "list_served_destinations",
     "read_destinations",
+    "read_process_section",
     "read_relay_section",
     "read_served_names",
     "read_store",
@@ -65,7 +66,7 @@ SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path != ("de
 
 _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
-_EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED)
+_EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED, *list_fields(ProcessSettings))
 _MAY_BE_FOREVER: Final = frozenset(
     {"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "rollups", "give_up_after"}
 )
@@ -79,6 +80,12 @@ def read_relay_section(config: Config) -> Section[RelaySettings]:
     if not section.settings.duties:
         raise ConfigError("A relay needs at least one duty: send, retry, recover or clean.")
     return section
+
+
+def read_process_section(config: Config) -> Section[ProcessSettings]:
+    """Read the number of processes, which is in the table of the relay."""
+    beside = (*list_fields(RelaySettings), *SHARED_FIELDS, _SERVED)
+    return read_section(config, ProcessSettings, at=_AT, beside=beside)
 
 
 class Served(msgspec.Struct, frozen=True):

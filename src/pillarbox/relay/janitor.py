@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
+
 from pillarbox.contracts.store import OperatorStore, Selection
 from pillarbox.durations import FOREVER
 from pillarbox.message import State
@@ -26,6 +28,8 @@ class Janitor:
         if archive is None and retention.archive is not None:
             archive = JsonLinesArchive(retention.archive)
         self._archive = archive
+        self._archived: dict[State, int] = {}
+        """The last id of each state that the archive has taken in this run."""
 
     async def run_once(self) -> int:
         """Remove all that is old enough; return how many messages and inbox records were removed."""
@@ -53,12 +57,21 @@ class Janitor:
         if self._archive is None:
             return await self._store.purge(state, older_than=age, limit=self._retention.batch)
         before = await self._store.now() - age
-        # Found and deleted by id, so that exactly what the archive received is deleted.
-        old = await self._store.find(Selection(states=[state], changed_before=before), limit=self._retention.batch)
-        if not old:
-            return 0
-        await self._archive(old)
-        return await self._store.purge_ids([message.id for message in old])
+        # From where the last batch ended, and in the end from the front: a search that always began there would walk
+        # again over what stays, and over deleted rows that the database has not removed yet.
+        mark = self._archived.pop(state, 0)
+        for start in (mark, 0) if mark else (0,):
+            selection = Selection(states=[state], changed_before=before, after=start)
+            # Found and deleted by id, so that exactly what the archive received is deleted.
+            while found := await self._store.find(selection, limit=self._retention.batch):
+                # A held message is shown as failed, but it is open: it is not deleted, and not archived each time.
+                if old := [message for message in found if message.waits is None]:
+                    await self._archive(old)
+                    count = await self._store.purge_ids([message.id for message in old])
+                    self._archived[state] = found[-1].id
+                    return count
+                selection = msgspec.structs.replace(selection, after=found[-1].id)
+        return 0
 
     async def _clean_rollups(self) -> None:
         keep = self._retention

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -18,9 +18,11 @@ from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["Assignment", "Heartbeat", "LeaseLost", "Rebalancer", "plan_assignment"]
+__all__ = ["Assignment", "Heartbeat", "LeaseLost", "Rebalancer", "compute_targets", "plan_assignment"]
 
 _LEAST_PATIENCE: Final = 1.0
+_TAKEOVERS: Final = 4
+"""Takeovers that run side by side: as many as a store has connections by default."""
 _RENEWALS: Final = 3
 _RETRIES: Final = 20
 """Renewals per lease, and attempts per lease while they fail."""
@@ -138,8 +140,20 @@ class Rebalancer:
         await self._follow_pauses()
         owned = {name: frozenset(pipeline.state.epochs) for name, pipeline in self._pipelines.items()}
         registry = await self._store.registry(lease=self._settings.lease)
-        for name, pipeline in self._pipelines.items():
-            await self._rebalance(pipeline, registry, owned_before=owned[name])
+        targets = compute_targets(registry, self._lease.relay_id, max_lanes=self._settings.max_lanes)
+        slots = asyncio.Semaphore(_TAKEOVERS)
+
+        async def rebalance(name: str, pipeline: Pipeline) -> None:
+            async with slots:
+                await self._rebalance(pipeline, registry, target=targets.get(name, 0), owned_before=owned[name])
+
+        # All are waited for: a takeover that is cut off would leave lanes behind that nobody serves for a while.
+        ended = await asyncio.gather(
+            *(rebalance(name, pipeline) for name, pipeline in self._pipelines.items()), return_exceptions=True
+        )
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
 
     async def _follow_pauses(self) -> None:
         paused = {pause.destination: pause for pause in await self._store.pauses()}
@@ -149,15 +163,12 @@ class Rebalancer:
             else:
                 pipeline.state.resume()
 
-    async def _rebalance(self, pipeline: Pipeline, registry: Registry, *, owned_before: frozenset[int]) -> None:
+    async def _rebalance(
+        self, pipeline: Pipeline, registry: Registry, *, target: int, owned_before: frozenset[int]
+    ) -> None:
         """Move towards an even share. A lane owned when the registry was read may have been released since."""
-        assignment = plan_assignment(
-            registry,
-            relay_id=self._lease.relay_id,
-            destination=pipeline.state.name,
-            owned=pipeline.lanes,
-            max_lanes=self._settings.max_lanes,
-        )
+        owners = registry.owners.get(pipeline.state.name, {})
+        assignment = plan_assignment(owners, relay_id=self._lease.relay_id, owned=pipeline.lanes, target=target)
         if assignment.release:
             pipeline.revoke(assignment.release)
         take = sorted(assignment.take - owned_before - pipeline.state.epochs.keys())
@@ -189,18 +200,47 @@ class Assignment(msgspec.Struct, frozen=True):
     release: frozenset[int] = frozenset()
 
 
-def plan_assignment(
-    registry: Registry, *, relay_id: UUID, destination: str, owned: Collection[int], max_lanes: int | None = None
-) -> Assignment:
-    """Plan the moves of one relay so that the relays which can reach the destination share it evenly.
+def compute_targets(registry: Registry, relay_id: UUID, *, max_lanes: int | None = None) -> Mapping[str, int]:
+    """Return how many lanes of each of its destinations a relay should own.
+
+    The relays that can reach a destination share it evenly; if none can, all that serve it. One pass over the
+    registry, however many relays and destinations there are.
+    """
+    me = next((relay for relay in registry.relays if relay.relay_id == relay_id), None)
+    mine = frozenset(me.destinations) if me is not None else frozenset[str]()
+    # Relays of one service are alike, and there are few services: what they serve is looked at once.
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[UUID]] = {}
+    for relay in registry.relays:
+        alike.setdefault((tuple(relay.destinations), tuple(relay.reachable)), []).append(relay.relay_id)
+    serving: dict[str, list[UUID]] = {name: [] for name in mine}
+    able: dict[str, list[UUID]] = {name: [] for name in mine}
+    for (destinations, reachable), relay_ids in alike.items():
+        served = mine.intersection(destinations)
+        for name in served:
+            serving[name] += relay_ids
+        for name in served.intersection(reachable):
+            able[name] += relay_ids
+    shares = {name: _compute_share(able[name] or serving[name], relay_id) for name in mine}
+    return shares if max_lanes is None else {name: min(share, max_lanes) for name, share in shares.items()}
+
+
+def _compute_share(relays: Sequence[UUID], relay_id: UUID) -> int:
+    """Return how many lanes one of these relays gets: an even share, and the first ones one more for the rest."""
+    if relay_id not in relays:
+        return 0
+    share, rest = divmod(PARTITIONS, len(relays))
+    return share + (sum(other < relay_id for other in relays) < rest)
+
+
+def plan_assignment(owners: Mapping[int, UUID], *, relay_id: UUID, owned: Collection[int], target: int) -> Assignment:
+    """Plan the moves of one relay towards so many lanes of a destination, whose live owners are given.
 
     `owned` are the lanes that the relay serves, which may be ahead of the registry. No relay takes a lane that a live
     one owns: the owner hands surplus over by itself, so two relays never pull at one lane. A lane that is the relay's
     own in the registry but not in `owned`, because the answer to its taking was lost, is taken again, even as surplus:
     nobody else could free it.
     """
-    target = _share_lanes(registry, destination, max_lanes).get(relay_id, 0)
-    mine, owners = frozenset(owned), registry.owners.get(destination, {})
+    mine = frozenset(owned)
     astray = frozenset(partition for partition, owner in owners.items() if owner == relay_id) - mine
     if len(mine) > target:
         surplus = sorted(mine, reverse=True)[: len(mine) - target]
@@ -210,13 +250,3 @@ def plan_assignment(
     start = relay_id.int % len(free) if free else 0
     room = max(0, target - len(mine) - len(astray))
     return Assignment(take=astray.union((free[start:] + free[:start])[:room]))
-
-
-def _share_lanes(registry: Registry, destination: str, max_lanes: int | None) -> Mapping[UUID, int]:
-    """Return how many lanes each relay should own."""
-    serving = [relay for relay in registry.relays if destination in relay.destinations]
-    able = [relay for relay in serving if destination in relay.reachable] or serving
-    ids = sorted(relay.relay_id for relay in able)
-    share, rest = divmod(PARTITIONS, len(ids)) if ids else (0, 0)
-    even = {relay_id: share + (index < rest) for index, relay_id in enumerate(ids)}
-    return even if max_lanes is None else {relay_id: min(lanes, max_lanes) for relay_id, lanes in even.items()}

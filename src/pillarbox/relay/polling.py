@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
-from pillarbox.contracts.store import Wakeups
+from pillarbox.contracts.store import IdleLanes, QuietLanes, RelayStore, Wakeups
+from pillarbox.errors import StoreError
+from pillarbox.telemetry import Telemetry
 
-__all__ = ["PollBackoff", "WakeupArming", "wait_for_event"]
+__all__ = ["PollBackoff", "RestingReader", "SharedPoll", "WakeupArming", "wait_for_event"]
 
 _SHORTEST: Final = 0.005
 _IDLE: Final = 0.04
@@ -73,6 +75,74 @@ class PollBackoff:
     def is_busy(self) -> bool:
         """Every round finds something, or there is no room for it: wake-ups would only cost the writers."""
         return self._found_in_a_row >= _BUSY_ROUNDS or self.is_full
+
+
+class RestingReader(Protocol):
+    """Reader of one destination, as far as the shared poll uses it."""
+
+    @property
+    def is_resting(self) -> bool:
+        """It makes no rounds of its own at present."""
+
+    def get_idle_lanes(self) -> IdleLanes | None:
+        """Return what to look at in place of its next round; None if it must make the round itself."""
+
+    def note_quiet(self, lanes: IdleLanes, quiet: QuietLanes) -> None:
+        """Note that these lanes have nothing to read."""
+
+    def poll(self) -> None:
+        """Make a round now."""
+
+
+class SharedPoll:
+    """Polls for all destinations of a relay that are idle, with one statement for all of them.
+
+    A reader that found nothing for so long that it waits a whole poll interval rests. In place of each of its rounds
+    the shared poll looks whether there is anything to read, and has it make the round if so. Readers with something
+    else to do, such as a lane to read from its start, are sent on their round without a look.
+    """
+
+    def __init__(
+        self, readers: Mapping[str, RestingReader], *, store: RelayStore, poll_interval: timedelta, telemetry: Telemetry
+    ) -> None:
+        self._readers = readers
+        self._store = store
+        self._interval = poll_interval.total_seconds()
+        self._telemetry = telemetry
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            self._hurry.clear()  # before the look: what is committed during it may not be seen
+            await self.run_once()
+            await wait_for_event(self._hurry, self._interval)
+
+    def wake(self) -> None:
+        """Look now: there may be something new."""
+        self._hurry.set()
+
+    async def run_once(self) -> None:
+        """Look once, and poll the readers of destinations that have something to read."""
+        idle: dict[str, IdleLanes] = {}
+        for name, reader in self._readers.items():
+            if not reader.is_resting:
+                continue
+            if (lanes := reader.get_idle_lanes()) is None:
+                reader.poll()
+            else:
+                idle[name] = lanes
+        if not idle:
+            return
+        quiet: Mapping[str, QuietLanes] = {}
+        try:
+            quiet = await self._store.peek(idle)
+        except StoreError as error:
+            self._telemetry.on_store_failed("reading", error)
+        for name, lanes in idle.items():
+            if name in quiet:
+                self._readers[name].note_quiet(lanes, quiet[name])
+            else:
+                self._readers[name].poll()
 
 
 class WakeupArming:

@@ -28,7 +28,7 @@ from pillarbox.errors import (
     StoreForbidden,
     StoreUnavailable,
 )
-from pillarbox.message import SKIPPED_DESTINATION, Message
+from pillarbox.message import SKIPPED_DESTINATION, Message, check_labels
 from pillarbox.relay.archive import Archive
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.janitor import Janitor
@@ -36,7 +36,7 @@ from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Heartbeat, LeaseLost, Rebalancer
 from pillarbox.relay.outcome_policy import OutcomePolicy, SkipPolicy
 from pillarbox.relay.pipeline import Pipeline
-from pillarbox.relay.polling import PollBackoff, WakeupArming
+from pillarbox.relay.polling import PollBackoff, SharedPoll, WakeupArming
 from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty, RelaySettings, check_dead_letters
 from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
@@ -45,6 +45,8 @@ from pillarbox.telemetry import LoggingTelemetry, Telemetry
 __all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth"]
 
 _IDLE_INTERVAL: Final = 0.02
+_WOKEN_SINGLY: Final = 8
+"""Up to so many resting destinations each read at once when a writer commits: a look before would cost more."""
 _FIRST_WAIT: Final = 0.05
 _CLEANING: Final = "cleaning"
 _FORGETTING: Final = "forgetting dead relays"
@@ -86,7 +88,7 @@ class Relay:
         await relay.run()
 
     `store` is a URL or a `Store`. `destinations` are URLs by name, or `Destination` objects. In a URL `${NAME}` stands
-    for an environment variable.
+    for an environment variable. `labels` are shown in the registry, in place of those of the settings.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Relay:
         clock: Clock | None = None,
         telemetry: Telemetry | None = None,
         archive: Archive | None = None,
+        labels: Mapping[str, str] | None = None,
         seed: int | None = None,
     ) -> None:
         if isinstance(destinations, Mapping):
@@ -110,6 +113,7 @@ class Relay:
             raise ConfigError("A relay needs at least one destination to deliver to.")
         check_dead_letters(destination.settings for destination in self._destinations.values())
         self._settings = settings
+        self._labels = settings.labels if labels is None else check_labels(labels)
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or LoggingTelemetry()
         self._archive = archive
@@ -124,6 +128,7 @@ class Relay:
         self._optional: frozenset[str] = frozenset()
         """Destinations that do not count for readiness."""
         self._arming: WakeupArming | None = None
+        self._poll: SharedPoll | None = None
         self.relay_id: str | None = None
         self._is_registered = False
         self._was_registered = False
@@ -175,8 +180,16 @@ class Relay:
 
     def wake(self) -> None:
         """Read now: a writer in this process has committed messages."""
+        self._wake_readers(Pipeline.wake)
+
+    def _wake_readers(self, wake: Callable[[Pipeline], None]) -> None:
+        """Have every destination read now, those that rest by the shared poll if they are many."""
+        resting = sum(pipeline.reader.is_resting for pipeline in self._pipelines.values())
         for pipeline in self._pipelines.values():
-            pipeline.wake()
+            if resting <= _WOKEN_SINGLY or not pipeline.reader.is_resting:
+                wake(pipeline)
+        if resting > _WOKEN_SINGLY and self._poll is not None:
+            self._poll.wake()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.run())
@@ -244,6 +257,13 @@ class Relay:
         async with self._store.wakeups(self._on_notification) as wakeups:
             services: list[Coroutine[Any, Any, None]] = [heartbeat.run(), rebalancer.run(), *self._build_duties()]
             services += [pipeline.run() for pipeline in self._pipelines.values()]
+            self._poll = SharedPoll(
+                {name: pipeline.reader for name, pipeline in self._pipelines.items()},
+                store=self._store,
+                poll_interval=self._settings.poll_interval,
+                telemetry=self._telemetry,
+            )
+            services.append(self._poll.run())
             if self._store.features.notifies:
                 self._arming = self._build_arming(heartbeat, wakeups)
                 services.append(self._arming.run())
@@ -280,6 +300,7 @@ class Relay:
             version=version("pillarbox"),
             destinations=names,
             reachable=names,
+            labels=self._labels,
         )
         backoff, until = self._build_backoff(), self._clock.monotonic() + self._settings.lease.total_seconds()
         while not self._stop.is_set():
@@ -383,8 +404,7 @@ class Relay:
             await heartbeat.run_once()
 
         def poll() -> None:
-            for pipeline in self._pipelines.values():
-                pipeline.poll()
+            self._wake_readers(Pipeline.poll)
 
         backoffs = [pipeline.backoff for pipeline in self._pipelines.values()]
         arming = WakeupArming(backoffs, wakeups=wakeups, publish=publish, poll=poll)
@@ -417,8 +437,8 @@ class Relay:
             clock=self._clock,
             telemetry=self._telemetry,
             dice=self._dice,
+            has_runs=transport.features.runs,
         )
-        transport = destination.transport()
         counts = transport.features.readiness if settings.readiness is None else settings.readiness
         self._optional = self._optional - {settings.name} if counts else self._optional | {settings.name}
         return Pipeline(
@@ -465,6 +485,8 @@ class Relay:
 
     async def _forget_relays(self) -> None:
         await self._store.forget(stale_after=self._settings.stale_after)
+        if self.relay_id is not None:
+            await self._store.mark_lanes(UUID(self.relay_id))
 
 
 class SkipTransport:

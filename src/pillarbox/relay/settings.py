@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -11,7 +11,7 @@ import msgspec
 
 from pillarbox.durations import FOREVER
 from pillarbox.errors import ConfigError
-from pillarbox.message import check_destination
+from pillarbox.message import PARTITIONS, check_destination, check_labels
 from pillarbox.relay.outcome_policy import AfterFailure, MissingTopology
 from pillarbox.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -20,6 +20,7 @@ __all__ = [
     "DEFAULT_SETTINGS",
     "DestinationSettings",
     "Duty",
+    "ProcessSettings",
     "RelaySettings",
     "Retention",
     "check_dead_letters",
@@ -123,6 +124,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a relay as a whole."""
 
     service: str = "pillarbox"
+    labels: Mapping[str, str] = {}
+    """What `pillarbox relays` shows about it beside its name: a team, a region."""
     lease: timedelta = timedelta(seconds=10)
     """Time after its last heartbeat at which other relays take its lanes over."""
     poll_interval: timedelta = timedelta(seconds=1)
@@ -141,6 +144,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a relay or its connection may die while it sends one message alone, before that message fails."""
 
     def __post_init__(self) -> None:
+        check_labels(self.labels)
         if self.lease < timedelta(milliseconds=300):
             raise ConfigError("The lease must be at least 300ms: it has to be renewed three times in its length.")
         if min(self.poll_interval, self.retry_interval, self.watch_interval) <= timedelta(0):
@@ -165,6 +169,20 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
         """True if new messages have priority over those that are due."""
         order = [duty for duty in self.duties if duty in (Duty.SEND, Duty.RETRY)]
         return order[:1] == [Duty.SEND]
+
+
+class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the program `pillarbox relay`. A relay inside another program has one process, and reads none."""
+
+    processes: int = 1
+    """Number of relays, each in a process of its own, that one supervisor runs."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.processes <= PARTITIONS:
+            raise ConfigError(
+                f"The number of processes must be from 1 to {PARTITIONS}: as many as there are cores for the relay. "
+                f"A destination has {PARTITIONS} lanes, and a process without a lane has nothing to do."
+            )
 
 
 DEFAULT_SETTINGS: Final = RelaySettings()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pillarbox.contracts.store import Registry, RelayInfo
 from pillarbox.message import PARTITIONS
-from pillarbox.relay.membership import Assignment, plan_assignment
+from pillarbox.relay.membership import Assignment, compute_targets, plan_assignment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
@@ -29,7 +29,8 @@ def registry(*relays: RelayInfo, owners: Mapping[int, UUID] | None = None) -> Re
 
 
 def wanted(me: UUID, registry: Registry, *, mine: Sequence[int] = (), max_lanes: int | None = None) -> Assignment:
-    return plan_assignment(registry, relay_id=me, destination="d", owned=mine, max_lanes=max_lanes)
+    target = compute_targets(registry, me, max_lanes=max_lanes).get("d", 0)
+    return plan_assignment(registry.owners.get("d", {}), relay_id=me, owned=mine, target=target)
 
 
 def test_one_relay_takes_everything() -> None:
@@ -96,6 +97,8 @@ def test_relays_that_do_not_serve_it_do_not_count() -> None:
     other = registry(relay(A), relay(B, serves=["other"], reaches=["other"]))
     assert len(wanted(A, other).take) == PARTITIONS
     assert wanted(B, other) == Assignment()
+    down = registry(relay(A, reaches=[]), relay(B, serves=["other"], reaches=["other"]))
+    assert (len(wanted(A, down).take), wanted(B, down)) == (PARTITIONS, Assignment())
 
 
 def test_a_relay_that_is_not_in_the_registry_owns_nothing() -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
+from pillarbox.contracts.store import Lane, RecoveredClaim
+from pillarbox.errors import StoreUnavailable
 from pillarbox.message import PARTITIONS
+from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Rebalancer
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.polling import PollBackoff
@@ -36,3 +45,46 @@ async def test_a_relay_that_stops_takes_no_lanes() -> None:
     state.is_stopping = False
     await rebalancer.run_once()
     assert len((await store.registry(lease=LEASE)).owners[SINK]) == len(pipeline.lanes) == PARTITIONS
+
+
+class _SlowStore(MemoryStore):
+    """Lets no takeover end before a second one has begun. The first one of a destination called `down` fails."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.begun: list[str] = []
+        self.both = asyncio.Event()
+
+    async def take(
+        self, relay_id: UUID, destination: str, *, partitions: Sequence[int], lease: timedelta, claim_number: int
+    ) -> tuple[Sequence[Lane], Sequence[RecoveredClaim]]:
+        self.begun.append(destination)
+        if len(self.begun) == 2:
+            self.both.set()
+        await self.both.wait()
+        if destination == "down":
+            raise StoreUnavailable("It is away.")
+        return await super().take(relay_id, destination, partitions=partitions, lease=lease, claim_number=claim_number)
+
+
+async def test_lanes_of_several_destinations_are_taken_side_by_side() -> None:
+    clock = FrozenClock()
+    store, lease, names = _SlowStore(clock), Lease(duration=LEASE), [SINK, "other", "down"]
+    transport = MemoryTransport()
+    states = {name: build_state(store, clock, lease=lease, name=name) for name in names}
+    pipelines = {
+        name: Pipeline(
+            state, transport=transport, open_transport=lambda: transport,
+            backoff=PollBackoff(poll_interval=timedelta(seconds=1)), settings=RelaySettings(lease=LEASE),
+        )
+        for name, state in states.items()
+    }  # fmt: skip
+    rebalancer = Rebalancer(
+        store, lease, pipelines, settings=RelaySettings(lease=LEASE), clock=clock, telemetry=Telemetry()
+    )
+    relay = replace(sample_relay(relay_id=lease.relay_id), destinations=names, reachable=names)
+    await store.register(relay, lease=LEASE)
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreUnavailable):
+            await rebalancer.run_once()
+    assert [len(pipelines[name].lanes) for name in names] == [PARTITIONS, PARTITIONS, 0]

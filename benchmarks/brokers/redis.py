@@ -17,7 +17,7 @@ from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
-__all__ = ["redis"]
+__all__ = ["Redis", "redis"]
 
 URL: Final = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 _attributes: Final = make_attribute_builder("ce-")

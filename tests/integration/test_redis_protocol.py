@@ -19,7 +19,7 @@ async def sent(*replies: bytes, count: int = 3, **options: object) -> list[Outco
         transport = transport_from_url(url, options={"timeout": "5s"} | options)
         await transport.open()
         try:
-            return list(await transport.send([sample() for _ in range(count)]))
+            return list(await transport.send([sample(key=None) for _ in range(count)]))
         finally:
             await transport.close()
 

@@ -146,7 +146,8 @@ async def test_a_server_that_loads_its_data_is_an_outage() -> None:
 async def test_what_is_too_large_is_rejected_and_breaks_nothing(server: PrivateRedis, client: Any) -> None:
     async with opened(server.url) as transport:
         assert transport.features.max_payload == MIB
-        outcomes = await transport.send([sample(), sample(payload=b"x" * (MIB + 1)), sample(payload=b"x" * MIB)])
+        payloads = [b"x", b"x" * (MIB + 1), b"x" * MIB]
+        outcomes = await transport.send([sample(key=None, payload=payload) for payload in payloads])
     assert [(outcome.delivered, outcome.rejected) for outcome in outcomes] == [
         (True, False),
         (False, True),
@@ -156,7 +157,7 @@ async def test_what_is_too_large_is_rejected_and_breaks_nothing(server: PrivateR
 
 async def test_a_limit_that_cannot_be_seen_can_be_told(server: PrivateRedis, client: Any) -> None:
     client.execute_command("ACL", "SETUSER", "blind", "on", ">p", "~*", "+@all", "-config")
-    messages = [sample(), sample(payload=b"x" * (MIB + 1)), sample()]
+    messages = [sample(key=None), sample(key=None, payload=b"x" * (MIB + 1)), sample(key=None)]
     outcomes = await sent(f"redis://blind:p@127.0.0.1:{server.port}", *messages, max_payload=MIB)
     assert [outcome.rejected for outcome in outcomes] == [False, True, False]
 

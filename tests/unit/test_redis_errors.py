@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.brokers.redis.errors import ErrorReply, read_add_reply, read_wait_reply
+from pillarbox.brokers.redis.errors import (
+    ErrorReply,
+    is_script_refusal,
+    read_add_reply,
+    read_run_reply,
+    read_wait_reply,
+)
 from pillarbox.brokers.redis.settings import Durability
 from pillarbox.brokers.send_batch import DELIVERED, NotAnswered
 from pillarbox.contracts.transport import Outcome
@@ -113,3 +119,48 @@ def test_a_server_that_cannot_say_is_an_outage(words: str) -> None:
     assert isinstance(short, NotAnswered)
     assert short.is_outage
     assert "7.2" in short.reason
+
+
+def test_a_script_answers_for_the_messages_that_it_tried() -> None:
+    full = ErrorReply("OOM command not allowed when used memory > 'maxmemory'.")
+    added, refused = read_run_reply([b"1-0", full], key="orders", count=5)
+    assert added is DELIVERED
+    assert refused == read_add_reply(full, key="orders")
+    assert read_run_reply([None], key="orders", count=5) == [read_add_reply(None, key="orders")]
+
+
+def test_an_error_within_a_script_has_its_code_behind_its_place_in_old_servers() -> None:
+    old = ErrorReply("@user_script: 4: -OOM command not allowed when used memory > 'maxmemory'.")
+    (answer,) = read_run_reply([old], key="orders", count=5)
+    assert isinstance(answer, Outcome)
+    assert answer.not_now
+
+
+def test_an_error_in_place_of_a_script_is_the_answer_for_the_first_message() -> None:
+    (answer,) = read_run_reply(ErrorReply("LOADING Redis is loading the dataset"), key="orders", count=5)
+    assert isinstance(answer, NotAnswered)
+    assert answer.is_outage
+    (unknown,) = read_run_reply([], key="orders", count=5)
+    assert isinstance(unknown, Outcome)
+    assert not unknown.delivered
+
+
+def test_a_field_that_is_too_large_for_a_script_is_the_fault_of_one_that_nobody_knows() -> None:
+    answers = read_run_reply(ErrorReply("ERR Protocol error: invalid bulk length"), key="orders", count=3)
+    assert len(answers) == 3
+    assert all(isinstance(answer, NotAnswered) and not answer.is_outage for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refusal"),
+    [
+        ("NOPERM User plain has no permissions to run the 'eval' command", True),
+        ("NOPERM this user has no permissions to run the 'eval' command or its subcommand", True),
+        ("ERR unknown command `EVAL`, with args beginning with: ", True),
+        ("NOPERM No permissions to access a key", False),
+        ("WRONGTYPE Operation against a key", False),
+    ],
+)
+def test_a_server_that_runs_no_scripts_is_known(words: str, is_refusal: bool) -> None:
+    assert is_script_refusal(ErrorReply(words)) is is_refusal
+    assert not is_script_refusal([b"1-0"])

@@ -109,7 +109,8 @@ class Connection:
     async def read_reply(self) -> object:
         """Return the next reply: bytes, a number, a list, None or an `ErrorReply`; raise `ConnectionBroken` if none."""
         try:
-            return await self._connection.read_response(disable_decoding=True)
+            reply = await self._connection.read_response(disable_decoding=True)
+            return reply if type(reply) is bytes else _map_nested_errors(reply)
         except (ResponseError, AuthenticationError, BusyLoadingError) as error:
             # To redis-py the last two are errors of the connection, and it has closed it.
             return _to_error_reply(error)
@@ -201,6 +202,12 @@ _CODES: Final = {
 def _to_error_reply(error: RedisError) -> ErrorReply:
     code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), None)
     return ErrorReply(str(error) if code is None else f"{code} {error}")
+
+
+def _map_nested_errors(reply: object) -> object:
+    if not isinstance(reply, list):
+        return reply
+    return [_to_error_reply(one) if isinstance(one, RedisError) else one for one in reply]
 
 
 def _map_connect_error(error: Exception, server: Server, *, seconds: float) -> TransportUnavailable:

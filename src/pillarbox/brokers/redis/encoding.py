@@ -17,12 +17,14 @@ from pillarbox.errors import MessageRejected
 from pillarbox.message import RESERVED_PREFIXES, Kind, Message
 
 __all__ = [
+    "MAX_SCRIPT_WORDS",
     "ClaimReply",
     "Delivery",
     "EncodedMessage",
     "Encoder",
     "ReadReply",
     "encode_command",
+    "encode_run",
     "encode_wait",
     "parse_claim_reply",
     "parse_entry_id",
@@ -44,6 +46,8 @@ class EncodedMessage(NamedTuple):
     """A message ready to be added to a stream."""
 
     key: str
+    words: int
+    """Number of words of the command."""
     head: bytes
     """The command, up to the payload."""
     payload: bytes
@@ -71,6 +75,38 @@ def encode_wait(durability: Durability, *, milliseconds: int) -> bytes | None:
     return encode_command("WAIT", replicas, timeout) if durability.replicas else None
 
 
+_ADD_RUN: Final = """\
+local replies, at = {}, 1
+while at <= #ARGV do
+  local words = tonumber(ARGV[at])
+  local reply = redis.pcall('XADD', KEYS[1], unpack(ARGV, at + 1, at + words))
+  replies[#replies + 1] = reply
+  if type(reply) ~= 'string' then break end
+  at = at + words + 1
+end
+return replies
+"""
+"""Adds entries to one stream until the server does not take one; returns the replies up to that one.
+
+A script, because between the commands of a pipeline the server's state changes, and a transaction goes on after a
+command that fails: either could leave a later message without an earlier one.
+"""
+MAX_SCRIPT_WORDS: Final = 1_000
+"""Words of a message that a script adds. Lua cannot unpack much more than 7,000; such a message goes alone."""
+
+
+def encode_run(messages: Sequence[EncodedMessage]) -> list[bytes]:
+    """Encode the command that adds messages to the stream of the first one, in pieces, up to the first failure."""
+    key = messages[0].key
+    words = 4 + sum(message.words - 1 for message in messages)  # each without XADD and key, but with their number
+    start = "".join([_encode_bulk(word) for word in ("EVAL", _ADD_RUN, "1", key)])
+    pieces = [f"*{words}\r\n{start}".encode()]
+    for message in messages:
+        skipped = len(f"*{message.words}\r\n$4\r\nXADD\r\n{_encode_bulk(key)}".encode())
+        pieces += (_encode_bulk(str(message.words - 2)).encode(), message.head[skipped:], message.payload, b"\r\n")
+    return pieces
+
+
 class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     """Encodes the messages of one destination."""
 
@@ -91,7 +127,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         options = _encode_options(self.create, self.maxlen)
         words = 5 + options.words + fields.words
         head = f"*{words}\r\n$4\r\nXADD\r\n{_encode_bulk(key)}{options.text}$1\r\n*\r\n{fields.text}"
-        return EncodedMessage(key, f"{head}$4\r\n{_DATA}\r\n${len(payload)}\r\n".encode(), payload)
+        return EncodedMessage(key, words, f"{head}$4\r\n{_DATA}\r\n${len(payload)}\r\n".encode(), payload)
 
 
 class _Fragment(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from pillarbox.brokers.redis.settings import Durability, RedisReceiverSettings
@@ -14,7 +15,9 @@ __all__ = [
     "describe_error_reply",
     "describe_ping_reply",
     "is_missing_group",
+    "is_script_refusal",
     "read_add_reply",
+    "read_run_reply",
     "read_wait_reply",
 ]
 
@@ -41,6 +44,7 @@ _MISSING: Final = {
 """The same for every message of that stream."""
 _FULL: Final = "OOM"
 _UNKNOWN: Final = ("unknown command", "WAITAOF cannot be used")
+_SCRIPT_POSITION: Final = re.compile(r"\A@?user_script: ?\d+: ?-?")
 _TOO_LARGE: Final = "Protocol error: invalid bulk length"
 
 
@@ -77,6 +81,32 @@ def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
         return NotAnswered(f"Redis does not take messages for the stream {stream} ({text}): {advice}.", is_outage=True)
     is_full = reply.code == _FULL
     return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.", not_now=is_full)
+
+
+def read_run_reply(reply: object, *, key: str, count: int, is_fixed: bool = True) -> list[Answer]:
+    """Return the answers in the reply to a script that adds `count` messages: those that were tried.
+
+    The last one may be a failure, and after it nothing was added. Of an error in place of the list nobody knows the
+    message.
+    """
+    if isinstance(reply, list) and reply:
+        return [read_add_reply(_strip_position(one), key=key, is_fixed=is_fixed) for one in reply[:count]]
+    if isinstance(reply, ErrorReply) and _TOO_LARGE in reply:
+        # It is one of the messages that is too large, and the server has read none of them.
+        text = redact_line(reply).rstrip(".")
+        return [NotAnswered(f"Redis takes no field as large as one of these messages has ({text}).")] * count
+    return [read_add_reply(reply if isinstance(reply, ErrorReply) else [], key=key, is_fixed=is_fixed)]
+
+
+def _strip_position(reply: object) -> object:
+    # Redis 6 begins the errors of a script with the line: "@user_script: 4: -OOM command not allowed".
+    return ErrorReply(_SCRIPT_POSITION.sub("", reply)) if isinstance(reply, ErrorReply) else reply
+
+
+def is_script_refusal(reply: object) -> bool:
+    """Return True for a reply which says that this login may run no scripts, or that there are none."""
+    is_refusal = isinstance(reply, ErrorReply) and (reply.code == "NOPERM" or _UNKNOWN[0] in reply)
+    return is_refusal and "eval" in str(reply).lower()
 
 
 def describe_ping_reply(reply: object) -> str:

@@ -15,7 +15,7 @@ from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
-__all__ = ["kafka"]
+__all__ = ["Kafka", "kafka"]
 
 _attributes: Final = make_attribute_builder("ce_")
 _CLUSTER: Final = """

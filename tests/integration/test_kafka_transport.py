@@ -238,7 +238,7 @@ async def test_a_record_the_topic_does_not_take_is_rejected(cluster: KafkaCluste
 async def test_what_is_no_topic_name_is_rejected(cluster: KafkaCluster, topic: str) -> None:
     cluster.create("orders")
     async with opened(KafkaSettings(url=cluster.url)) as transport:
-        bad, good = await transport.send([sample(topic=topic), sample()])
+        bad, good = await transport.send([sample(topic=topic), sample(key=None)])
     assert bad.rejected
     assert "is no name for a Kafka topic" in (bad.error or "")
     assert good.delivered

@@ -37,6 +37,7 @@ _ARGUMENTS: Final = {
     "rd_kafka_mock_cluster_bootstraps": [_POINTER],
     "rd_kafka_mock_topic_create": [_POINTER, ctypes.c_char_p, ctypes.c_int, ctypes.c_int],
     "rd_kafka_mock_topic_set_error": [_POINTER, ctypes.c_char_p, ctypes.c_int],
+    "rd_kafka_mock_partition_set_leader": [_POINTER, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32],
     "rd_kafka_mock_broker_set_down": [_POINTER, ctypes.c_int32],
     "rd_kafka_mock_broker_set_up": [_POINTER, ctypes.c_int32],
     "rd_kafka_mock_broker_set_host_port": [_POINTER, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int],
@@ -111,6 +112,11 @@ class KafkaCluster:
     def break_topic(self, topic: str, code: int) -> None:
         """Answer questions about a topic with an error, or with 0 as before."""
         self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
+
+    def set_leader(self, topic: str, broker: int | None = _BROKER) -> None:
+        """Make a broker the leader of the first partition of a topic; None: it has no leader."""
+        leader = -1 if broker is None else broker
+        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), 0, leader)
 
     def fail_next(self, *codes: int, request: int = PRODUCE) -> None:
         """Answer the next requests of this kind with these errors, one each. Nothing is written then."""

@@ -39,6 +39,7 @@ async def door(
     try:
         yield f"kafka://127.0.0.1:{port}"
     finally:
+        await _wait_for_accepted()
         server.close()
         for visit in visits:
             visit.cancel()
@@ -56,6 +57,14 @@ async def _left(server: asyncio.Server) -> None:
             break
         await asyncio.sleep(0.01)
     await asyncio.sleep(0)
+
+
+async def _wait_for_accepted() -> None:
+    """Until every accepted connection has a transport: one that gets it from a closed server is never closed."""
+    for _ in range(_PATIENCE):
+        if not _is_accepting():
+            break
+        await asyncio.sleep(0.01)
 
 
 def _is_accepting() -> bool:

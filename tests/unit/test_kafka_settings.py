@@ -10,7 +10,12 @@ import pytest
 
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.brokers.kafka import KafkaSettings, KafkaTransport, kafka_settings
-from pillarbox.brokers.kafka.settings import build_connection_config, build_producer_config, read_secrets
+from pillarbox.brokers.kafka.settings import (
+    build_connection_config,
+    build_producer_config,
+    build_run_producer_config,
+    read_secrets,
+)
 from pillarbox.brokers.settings import parse_transport_url
 from pillarbox.errors import ConfigError
 from pillarbox.redaction import Secret
@@ -211,4 +216,14 @@ def test_a_missing_driver_names_its_pip_command() -> None:
     assert done.stdout.strip() == (
         "The kafka transport needs the package confluent-kafka, which is not installed: run pip install "
         '"pillarbox[kafka]".'
+    )
+
+
+def test_a_producer_of_runs_gives_no_message_up_by_itself() -> None:
+    """One that gives up a message goes on with the next, guarantee or not."""
+    config = build_run_producer_config(KafkaSettings(url=URL))
+    assert config["enable.gapless.guarantee"] is True
+    assert config["message.timeout.ms"] == 0
+    assert config | {"enable.gapless.guarantee": None, "message.timeout.ms": None} == (
+        build_producer_config(KafkaSettings(url=URL)) | {"enable.gapless.guarantee": None, "message.timeout.ms": None}
     )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Thread
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from pillarbox.brokers.errors import unreachable_error
 from pillarbox.brokers.kafka.encoding import EncodedMessage
 from pillarbox.brokers.kafka.errors import (
     DELIVERED,
     TIMED_OUT,
+    UNSENT,
     DeliveryReport,
     DeliveryStatus,
     ErrorCode,
@@ -36,6 +39,9 @@ WHAT_TO_CHECK: Final = "that it runs, the URL's hosts and ports, and the login"
 """Advice when no broker can be reached. A refused login closes the connection, so it looks the same."""
 
 _log: Final = logging.getLogger(__name__)
+_run_log: Final = logging.getLogger(f"{__name__}.runs")
+# The client calls it an emergency when a producer ends for the sake of its guarantee. Here it is replaced.
+_run_log.addFilter(lambda record: record.levelno < logging.CRITICAL)
 _PING_TOPIC: Final = "__pillarbox_ping"
 """Requested when any answer will do. It is never created."""
 _FULL_QUEUE_PAUSE: Final = 0.001
@@ -43,10 +49,22 @@ _FULL_QUEUE_PAUSE: Final = 0.001
 
 
 class ProducerConnection:
-    """Connection over one producer at a time. Raises `ConfigError` at once when the client refuses its settings."""
+    """Connection over one producer at a time. Raises `ConfigError` at once when the client refuses its settings.
 
-    def __init__(self, config: ClientConfig, *, where: str, seconds: float, hide: Callable[[str], str]) -> None:
+    With `gapless` a producer that could not deliver a message is replaced, so that it sends nothing later.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        where: str,
+        seconds: float,
+        hide: Callable[[str], str],
+        gapless: bool = False,
+    ) -> None:
         self._config = config
+        self._is_gapless = gapless
         self._where = where
         self._seconds = seconds
         self._reachability = Reachability(hide=hide)
@@ -76,6 +94,35 @@ class ProducerConnection:
         except TransportUnavailable as error:
             raise unreachable_error(self._where, str(error), check=WHAT_TO_CHECK) from error
 
+    async def send_runs(self, runs: Sequence[Sequence[EncodedMessage]]) -> list[list[DeliveryReport]]:
+        """Send runs, each to one topic, and return their reports. A cluster has the beginning of a run, or all of it.
+
+        The first messages go first, and the others when those are there, each run to the partition of its first. A
+        cluster refuses records of a producer that follow on a gap, but only in a partition where it has some of that
+        producer already.
+        """
+        started_at = asyncio.get_running_loop().time()
+        if self.down is not None:
+            await self.ping()
+        producer = self._get_producer()
+        heads = PendingSend([run[0] for run in runs], of_runs=True)
+        reports = [[report] for report in await self._send(producer, heads, seconds=self._seconds)]
+        begun = [index for index, (report,) in enumerate(reports) if report is DELIVERED]
+        rest = [
+            msgspec.structs.replace(message, partition=heads.partitions[index])
+            for index in begun
+            for message in runs[index][1:]
+        ]
+        answers: Iterator[DeliveryReport] = iter(())
+        if rest:
+            elapsed = asyncio.get_running_loop().time() - started_at
+            send = PendingSend(rest, of_runs=True)
+            # The same producer, whatever became of it: another one has no records in the partition.
+            answers = iter(await self._send(producer, send, seconds=max(self._seconds - elapsed, 0.0)))
+        for index, (run, known) in enumerate(zip(runs, reports, strict=True)):
+            known += [next(answers) if index in begun else UNSENT for _ in run[1:]]
+        return reports
+
     async def send(self, messages: Sequence[EncodedMessage]) -> list[DeliveryReport]:
         """Send messages and return one report for each. Sends nothing while the cluster is known to be down.
 
@@ -83,9 +130,11 @@ class ProducerConnection:
         """
         if self.down is not None:
             await self.ping()
-        producer = self._get_producer()
+        return await self._send(self._get_producer(), PendingSend(messages), seconds=self._seconds)
+
+    async def _send(self, producer: _AsyncProducer, send: PendingSend, *, seconds: float) -> list[DeliveryReport]:
         try:
-            reports = await producer.send(messages, seconds=self._seconds)
+            reports = await producer.send(send, seconds=seconds)
         except asyncio.CancelledError:
             if producer is self._producer and producer.is_idle:
                 self.drop("the send was cancelled")
@@ -93,15 +142,26 @@ class ProducerConnection:
         is_delivered = reports.count(DELIVERED) == len(reports)
         if is_delivered or not any(report.status is DeliveryStatus.TIMED_OUT for report in reports):
             self._reachability.record_answer()
-        elif self.down is not None and producer is self._producer:
+        elif (self._is_gapless or self.down is not None) and producer is self._producer:
             # The relay sends these messages again. The producer must not send them as well when brokers come back.
-            self.drop(self.down)
+            self.drop(self.down or "messages of it were not answered in time")
         return reports
 
     def _get_producer(self) -> _AsyncProducer:
         if self._producer is None:
-            self._producer = _AsyncProducer(self._config, reachability=self._reachability, on_fatal=self.drop)
+            self._producer = _AsyncProducer(
+                self._config,
+                reachability=self._reachability,
+                on_fatal=self._replace if self._is_gapless else self.drop,
+                log=_run_log if self._is_gapless else _log,
+            )
         return self._producer
+
+    def _replace(self, reason: str) -> None:
+        """Use another producer from now on. The reports of this one are awaited: they tell what was refused."""
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.retire(reason)
 
 
 class Reachability:
@@ -143,13 +203,22 @@ class Reachability:
 class _AsyncProducer:
     """librdkafka's producer in the event loop. `on_fatal` is called when it reports a fatal error."""
 
-    def __init__(self, config: ClientConfig, *, reachability: Reachability, on_fatal: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        reachability: Reachability,
+        on_fatal: Callable[[str], None],
+        log: logging.Logger = _log,
+    ) -> None:
         self._reachability = reachability
         self._on_fatal = on_fatal
         self._sends: set[PendingSend] = set()
         self._is_ended = False
+        self._retired: str | None = None
+        """The reason why it takes no more messages and ends after its last send."""
         self._producer = _build_producer(
-            {**config, "error_cb": self._on_error, "logger": _log}, sanitize=reachability.sanitize
+            {**config, "error_cb": self._on_error, "logger": log}, sanitize=reachability.sanitize
         )
         self._poller = _ReportPoller(self._poll, count_awaited=self._count_awaited)
 
@@ -169,6 +238,15 @@ class _AsyncProducer:
         # Freeing the producer waits for its threads, which may be in the middle of a name lookup.
         Thread(target=_free_producer, args=(holder,), daemon=True).start()
 
+    def retire(self, reason: str) -> None:
+        """Take no more messages, and end when the sends in progress have their reports."""
+        self._retired = reason
+        self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
+        if self._retired is not None and not self._sends and not self._is_ended:
+            self.end(self._retired)
+
     async def check_topic(self, topic: str, *, seconds: float) -> DeliveryReport:
         """Ask whether a topic can be written to; raise `TransportUnavailable` with the bare reason."""
         producer = self._producer
@@ -182,9 +260,11 @@ class _AsyncProducer:
         refusal = metadata.topics[topic].error if topic in metadata.topics else None
         return DELIVERED if refusal is None else build_report(refusal.code(), topic=topic, text=refusal.str())
 
-    async def send(self, messages: Sequence[EncodedMessage], *, seconds: float) -> list[DeliveryReport]:
+    async def send(self, send: PendingSend, *, seconds: float) -> list[DeliveryReport]:
         """Produce messages and return one report for each when all are there or the time is up."""
-        send = PendingSend(messages)
+        if self._is_ended or self._retired is not None:
+            send.end(DeliveryReport(DeliveryStatus.LOST, self._retired or "the producer has ended"))
+            return send.reports
         self._sends.add(send)
         try:
             async with asyncio.timeout(seconds):
@@ -195,6 +275,7 @@ class _AsyncProducer:
         finally:
             self._sends.discard(send)
             send.end()
+            self._end_if_retired()
         return send.reports
 
     async def _produce_all(self, send: PendingSend) -> None:
@@ -211,11 +292,15 @@ class _AsyncProducer:
         self._poller.poll_soon()
         for index in range(start, len(send.messages)):
             message = send.messages[index]
+            if send.is_stopped(message):
+                send.leave(index)
+                continue
             try:
                 produce(
                     message.topic,
                     message.value,
                     message.key,
+                    message.partition,
                     headers=message.headers,
                     on_delivery=partial(resolve, index),
                 )
@@ -251,13 +336,24 @@ class ClientError(Protocol):
     def fatal(self) -> bool: ...
 
 
+class WrittenMessage(Protocol):
+    """The part of the client's `Message` that is read here."""
+
+    def partition(self) -> int: ...
+
+
 class PendingSend:
     """Delivery reports of one send, as they come in."""
 
-    __slots__ = ("_answer", "_batch", "messages")
+    __slots__ = ("_answer", "_batch", "_of_runs", "_stopped", "messages", "partitions")
 
-    def __init__(self, messages: Sequence[EncodedMessage]) -> None:
+    def __init__(self, messages: Sequence[EncodedMessage], *, of_runs: bool = False) -> None:
+        """With `of_runs`, partitions are noted, and a message that the client refuses stops its run."""
         self.messages = messages
+        self.partitions: dict[int, int] = {}
+        """Where messages were written, by index, if they were delivered."""
+        self._of_runs = of_runs
+        self._stopped: set[tuple[str, str | None]] = set()
         self._batch: SendBatch[DeliveryReport] = SendBatch([None] * len(messages))
         self._answer = self._batch.answer
 
@@ -276,15 +372,27 @@ class PendingSend:
         """One report per message, once the send is done."""
         return self._batch.answers  # type: ignore[return-value]
 
-    def resolve(self, index: int, error: ClientError | None, message: object = None) -> None:  # noqa: ARG002
+    def resolve(self, index: int, error: ClientError | None, message: WrittenMessage | None = None) -> None:
         """Record the client's report for one message. A report after the end is ignored."""
+        if message is not None and error is None and self._of_runs:
+            self.partitions[index] = message.partition()
         self._answer(index, DELIVERED if error is None else self._build_report(index, error))
+
+    def is_stopped(self, message: EncodedMessage) -> bool:
+        """Return True if the client did not accept an earlier message of the same run."""
+        return bool(self._stopped) and (message.topic, message.key) in self._stopped
+
+    def leave(self, index: int) -> None:
+        """Record that a message was not given to the client."""
+        self._answer(index, UNSENT)
 
     def refuse(self, index: int, error: ClientError) -> None:
         """Record that the client did not accept a message: its error is about this message alone."""
         report = self._build_report(index, error)
         if report.status is DeliveryStatus.SUSPECT:
             report = DeliveryReport(DeliveryStatus.REJECTED, report.reason)
+        if self._of_runs:
+            self._stopped.add((self.messages[index].topic, self.messages[index].key))
         self._answer(index, report)
 
     def end(self, report: DeliveryReport = TIMED_OUT) -> None:

@@ -46,6 +46,8 @@ class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     value: bytes
     headers: Headers
+    partition: int = -1
+    """The partition to write to; -1 for the one of the key."""
 
 
 @lru_cache(maxsize=1_000)

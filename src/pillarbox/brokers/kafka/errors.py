@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.brokers.send_batch import DELIVERED as _DELIVERED
+from pillarbox.brokers.send_batch import UNSENT as _UNSENT
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.redaction import redact_line
@@ -16,6 +18,7 @@ from pillarbox.redaction import redact_line
 __all__ = [
     "DELIVERED",
     "TIMED_OUT",
+    "UNSENT",
     "DeliveryReport",
     "DeliveryStatus",
     "ErrorCode",
@@ -55,6 +58,7 @@ class ErrorCode(IntEnum):
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     _FENCED = -144
+    _GAPLESS_GUARANTEE = -148
     _FATAL = -150
     _PURGE_INFLIGHT = -151
     _PURGE_QUEUE = -152
@@ -89,6 +93,8 @@ class DeliveryStatus(Enum):
     """The producer ended while the message was in flight."""
     TIMED_OUT = auto()
     """No answer in time. A broker may have taken it."""
+    UNSENT = auto()
+    """It was not sent, because an earlier message of its run was not delivered."""
 
 
 class DeliveryReport(msgspec.Struct, frozen=True):
@@ -100,6 +106,7 @@ class DeliveryReport(msgspec.Struct, frozen=True):
 
 DELIVERED: Final = DeliveryReport(DeliveryStatus.DELIVERED)
 TIMED_OUT: Final = DeliveryReport(DeliveryStatus.TIMED_OUT)
+UNSENT: Final = DeliveryReport(DeliveryStatus.UNSENT)
 
 _MISSING: Final = "the topic {topic} does not exist: create it, or set declare=true"
 _REASONS: Final = MappingProxyType(
@@ -146,8 +153,8 @@ _TIMEOUTS: Final = frozenset({ErrorCode._MSG_TIMED_OUT, ErrorCode._TIMED_OUT, Er
 _LOST: Final = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.PRODUCER_FENCED, ErrorCode._FENCED, ErrorCode._FATAL, ErrorCode._PURGE_INFLIGHT,
-        ErrorCode._PURGE_QUEUE, ErrorCode._DESTROY,
+        ErrorCode.PRODUCER_FENCED, ErrorCode._FENCED, ErrorCode._GAPLESS_GUARANTEE, ErrorCode._FATAL,
+        ErrorCode._PURGE_INFLIGHT, ErrorCode._PURGE_QUEUE, ErrorCode._DESTROY,
     }
 )  # fmt: skip
 """The producer has ended; or the cluster has lost its sequence numbers, after which the producer must end."""
@@ -185,7 +192,7 @@ def to_outcomes(reports: Sequence[DeliveryReport], *, where: str, timeout: float
     if any(concerns_message):
         return [
             _to_outcome(report, where=where, timeout=timeout)
-            if concerned
+            if concerned or report is UNSENT
             else Outcome(
                 delivered=False,
                 error=_describe_outage(report, where=where, down=down),
@@ -204,7 +211,7 @@ def to_outcomes(reports: Sequence[DeliveryReport], *, where: str, timeout: float
 def _concerns_message(report: DeliveryReport, down: str | None) -> bool:
     if report.status is DeliveryStatus.TIMED_OUT:
         return down is None
-    return report.status not in (DeliveryStatus.OUTAGE, DeliveryStatus.LOST)
+    return report.status not in (DeliveryStatus.OUTAGE, DeliveryStatus.LOST, DeliveryStatus.UNSENT)
 
 
 def _describe_outage(report: DeliveryReport, *, where: str, down: str | None) -> str:
@@ -217,6 +224,8 @@ def _describe_outage(report: DeliveryReport, *, where: str, down: str | None) ->
 def _to_outcome(report: DeliveryReport, *, where: str, timeout: float) -> Outcome:
     if report.status is DeliveryStatus.DELIVERED:
         return _DELIVERED
+    if report.status is DeliveryStatus.UNSENT:
+        return _UNSENT
     if report.status is DeliveryStatus.TIMED_OUT:
         error = f"no answer from {where} within {timeout:g} s"
         return Outcome(delivered=False, error=error, unanswered=True, not_now=True)
@@ -226,6 +235,3 @@ def _to_outcome(report: DeliveryReport, *, where: str, timeout: float) -> Outcom
     is_later = report.status is DeliveryStatus.NOT_NOW
     error = f"{where} did not take it: {report.reason}"
     return Outcome(delivered=False, error=error, rejected=is_rejected, not_now=is_later)
-
-
-_DELIVERED: Final = Outcome(delivered=True)

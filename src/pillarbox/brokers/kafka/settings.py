@@ -21,6 +21,7 @@ __all__ = [
     "build_connection_config",
     "build_consumer_config",
     "build_producer_config",
+    "build_run_producer_config",
     "kafka_receiver_settings",
     "kafka_settings",
     "read_secrets",
@@ -244,6 +245,17 @@ def build_producer_config(settings: KafkaSettings, *, environ: Mapping[str, str]
         "message.timeout.ms": _to_milliseconds(message_timeout),
         "message.max.bytes": settings.max_message_bytes,
         "compression.type": settings.compression,
+    }
+
+
+def build_run_producer_config(settings: KafkaSettings, *, environ: Mapping[str, str] = os.environ) -> ClientConfig:
+    """Build the configuration of a producer that ends when it cannot deliver a message: nothing later gets past it."""
+    return {
+        **build_producer_config(settings, environ=environ),
+        "enable.gapless.guarantee": True,
+        # The guarantee does not cover messages whose time is up. So none has a time, and the connection ends the
+        # producer when its own time is up.
+        "message.timeout.ms": 0,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pillarbox.brokers.checks import expand_topics
@@ -11,16 +12,17 @@ from pillarbox.brokers.errors import not_open_error
 from pillarbox.brokers.kafka.checks import ClusterAdmin, check_topic, report_unknown_topics
 from pillarbox.brokers.kafka.connection import ProducerConnection
 from pillarbox.brokers.kafka.encoding import TOPIC_RULES, EncodedMessage, encode
-from pillarbox.brokers.kafka.errors import DELIVERED, DeliveryReport, DeliveryStatus, to_outcomes
+from pillarbox.brokers.kafka.errors import DELIVERED, UNSENT, DeliveryReport, DeliveryStatus, to_outcomes
 from pillarbox.brokers.kafka.settings import (
     ClientConfig,
     KafkaSettings,
     build_connection_config,
     build_producer_config,
+    build_run_producer_config,
     kafka_settings,
     read_secrets,
 )
-from pillarbox.brokers.send_batch import ENCODE_ERRORS, describe_encode_error
+from pillarbox.brokers.send_batch import ENCODE_ERRORS, describe_encode_error, find_runs
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.brokers.templates import compile_template, describe_address
 from pillarbox.contracts.finding import Finding
@@ -48,6 +50,7 @@ class KafkaTransport:
             max_payload=settings.max_message_bytes,
             addresses="{" in settings.topic,
             ping_is_witness=True,
+            runs=True,
         )
         self.settings = settings
         self._address = compile_template(settings.topic, option="topic", transport="kafka", rules=TOPIC_RULES)
@@ -56,6 +59,9 @@ class KafkaTransport:
         config = build_producer_config(settings, environ=environ)
         self._connection = self._build_connection(config)
         self._single_connection = self._build_connection(config | _SINGLE)
+        self._run_connection = self._build_connection(
+            build_run_producer_config(settings, environ=environ), gapless=True
+        )
         self._admin = ClusterAdmin(
             build_connection_config(settings, environ=environ),
             where=settings.display_url,
@@ -76,7 +82,7 @@ class KafkaTransport:
 
     async def close(self) -> None:
         self._is_open = False
-        for connection in (self._connection, self._single_connection):
+        for connection in (self._connection, self._single_connection, self._run_connection):
             connection.drop("the transport was closed")
         self._admin.close()
 
@@ -96,13 +102,15 @@ class KafkaTransport:
         if unusable:
             reports |= {index: unusable[one.topic] for index, one in encoded.items() if one.topic in unusable}
             encoded = {index: one for index, one in encoded.items() if index not in reports}
-        if encoded:
-            reports |= zip(encoded, await self._produce(list(encoded.values())), strict=True)
+        runs = [run for run in self._cut_runs(find_runs(messages), reports) if len(run) > 1]
+        in_runs = {index for run in runs for index in run}
+        singles = [index for index in encoded if index not in in_runs and index not in reports]
+        reports |= await self._produce_all(encoded, singles=singles, runs=runs)
         return to_outcomes(
             [reports[index] for index in range(len(messages))],
             where=self.settings.display_url,
             timeout=self._seconds,
-            down=self._connection.down,
+            down=self._connection.down or self._run_connection.down,
         )
 
     async def inspect(self, *, topics: Sequence[str]) -> Sequence[Finding]:
@@ -130,6 +138,90 @@ class KafkaTransport:
                 rejected[index] = DeliveryReport(DeliveryStatus.REJECTED, describe_encode_error(error))
         return encoded, rejected
 
+    def _cut_runs(self, runs: Sequence[Sequence[int]], reports: dict[int, DeliveryReport]) -> Iterator[Sequence[int]]:
+        """Yield the runs up to the first message that has its report already; the later ones are unsent."""
+        for run in runs:
+            end = next((position for position, index in enumerate(run) if index in reports), len(run))
+            reports |= dict.fromkeys(run[end + 1 :], UNSENT)
+            yield run[:end]
+
+    async def _produce_all(
+        self, encoded: Mapping[int, EncodedMessage], *, singles: Sequence[int], runs: Sequence[Sequence[int]]
+    ) -> dict[int, DeliveryReport]:
+        """Send single messages and the runs of each topic beside each other, so that none waits for another.
+
+        Raises `TransportUnavailable` if none of them could be sent.
+        """
+        by_topic: dict[str, list[Sequence[int]]] = {}
+        for run in runs:
+            by_topic.setdefault(encoded[run[0]].topic, []).append(run)
+        parts = [self._produce_runs(encoded, of_topic) for of_topic in by_topic.values()]
+        if singles:
+            parts.append(self._produce_singles(encoded, singles))
+        if len(parts) <= 1:
+            return await parts[0] if parts else {}
+        results = await asyncio.gather(*parts, return_exceptions=True)
+        reports: dict[int, DeliveryReport] = {}
+        failed: list[BaseException] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                failed.append(result)
+            else:
+                reports |= result
+        if unforeseen := [error for error in failed if not isinstance(error, TransportUnavailable)]:
+            raise unforeseen[0]
+        if failed and not reports:
+            raise failed[0]
+        if failed:
+            lost = DeliveryReport(DeliveryStatus.LOST, str(failed[0]))
+            for one in (*runs, *([index] for index in singles)):
+                reports |= {index: UNSENT for index in one[1:] if index not in reports}
+                reports.setdefault(one[0], lost)
+        return reports
+
+    async def _produce_singles(
+        self, encoded: Mapping[int, EncodedMessage], singles: Sequence[int]
+    ) -> dict[int, DeliveryReport]:
+        return dict(zip(singles, await self._produce([encoded[index] for index in singles]), strict=True))
+
+    async def _produce_runs(
+        self, encoded: Mapping[int, EncodedMessage], runs: Sequence[Sequence[int]]
+    ) -> dict[int, DeliveryReport]:
+        """Send runs to one topic. Where a run changes its topic, the rest follows after the acknowledgements."""
+        reports: dict[int, DeliveryReport] = {}
+        while runs:
+            parts = [_take_first_topic(encoded, run) for run in runs]
+            sent = await self._run_connection.send_runs([[encoded[index] for index in part] for part in parts])
+            rests: list[Sequence[int]] = []
+            for run, part, answers in zip(runs, parts, sent, strict=True):
+                taken = await self._finish_run([encoded[index] for index in part], answers)
+                reports |= zip(part, taken, strict=True)
+                rest = run[len(part) :]
+                if taken[-1] is DELIVERED:
+                    rests += [rest] if rest else []
+                else:
+                    reports |= dict.fromkeys(rest, UNSENT)
+            runs = rests
+        return reports
+
+    async def _finish_run(
+        self, run: Sequence[EncodedMessage], reports: Sequence[DeliveryReport]
+    ) -> Sequence[DeliveryReport]:
+        """Return the reports of a run up to its first failure. After a refused request it goes on one by one."""
+        end = next((position for position, report in enumerate(reports) if report is not DELIVERED), None)
+        if end is None:
+            return reports
+        taken = list(reports[: end + 1])
+        if taken[-1].status in (DeliveryStatus.MISSING, DeliveryStatus.OUTAGE):
+            self._topics.mark_doubtful(run[0].topic)
+        if taken[-1].status is DeliveryStatus.SUSPECT:
+            taken.pop()
+            for message in run[end:]:
+                taken += await self._produce_singly([message])
+                if taken[-1] is not DELIVERED:
+                    break
+        return [*taken, *[UNSENT] * (len(run) - len(taken))]
+
     async def _produce(self, messages: Sequence[EncodedMessage]) -> list[DeliveryReport]:
         reports = await self._connection.send(messages)
         undelivered = [index for index, report in enumerate(reports) if report is not DELIVERED]
@@ -155,8 +247,10 @@ class KafkaTransport:
             topics, partitions=self.settings.partitions, replication=self.settings.replication
         )
 
-    def _build_connection(self, config: ClientConfig) -> ProducerConnection:
-        return ProducerConnection(config, where=self.settings.display_url, seconds=self._seconds, hide=self._hide)
+    def _build_connection(self, config: ClientConfig, *, gapless: bool = False) -> ProducerConnection:
+        return ProducerConnection(
+            config, where=self.settings.display_url, seconds=self._seconds, hide=self._hide, gapless=gapless
+        )
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -164,6 +258,12 @@ class KafkaTransport:
 
     def _hide(self, text: str) -> str:
         return hide_secrets(text, self._secrets)
+
+
+def _take_first_topic(encoded: Mapping[int, EncodedMessage], run: Sequence[int]) -> Sequence[int]:
+    topic = encoded[run[0]].topic
+    end = next((position for position, index in enumerate(run) if encoded[index].topic != topic), len(run))
+    return run[:end]
 
 
 class _Topics:

@@ -18,7 +18,7 @@ from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
-__all__ = ["nats"]
+__all__ = ["Nats", "nats"]
 
 URL: Final = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 _attributes: Final = make_attribute_builder("ce-")
@@ -30,15 +30,20 @@ class Nats:
     name = "nats"
     messages = 20_000
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = URL, *, atomic: bool = False) -> None:
+        """`atomic`: the stream takes batches, on a server that has them."""
+        self._url = url
+        self._atomic = atomic
         self._name = f"pillarbox-bench-{token_hex(4)}"
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
 
     async def open(self) -> None:
-        self._client = await client.connect(URL)
+        self._client = await client.connect(self._url)
         self._stream = self._client.jetstream()
-        await self._stream.add_stream(name=self._name, subjects=[f"{self._name}.>"], storage=StorageType.FILE)
+        await self._stream.add_stream(
+            name=self._name, subjects=[f"{self._name}.>"], storage=StorageType.FILE, allow_atomic=self._atomic or None
+        )
 
     async def close(self) -> None:
         assert self._client is not None
@@ -66,7 +71,7 @@ class Nats:
         await self._stream.purge_stream(self._name)
 
     def transport(self) -> Transport:
-        return transport_from_url(f"{URL}?subject={self._name}.{{topic}}")
+        return transport_from_url(f"{self._url}?subject={self._name}.{{topic}}")
 
 
 async def nats() -> None:

@@ -36,8 +36,12 @@ def newest_url() -> Iterator[str]:
         yield server.url
 
 
+_MOST = 10
+"""Messages of a subject that the stream takes: more than a run of the contract has."""
+
+
 class NatsHarness(TransportHarness):
-    """A stream that takes one message of each subject, and a subject for each message."""
+    """A stream that takes few messages of each subject, and a subject for each message or run."""
 
     def __init__(self, proxy: FaultProxy, stream: Stream, settings: NatsSettings) -> None:
         self.transport = _Watched(settings, self)
@@ -45,7 +49,7 @@ class NatsHarness(TransportHarness):
         self._stream = stream
         self._numbers = count()
         self._last = ""
-        self._in_the_way: int | None = None
+        self._in_the_way: list[int] = []
 
     def fit(self, message: Message) -> Message:
         self._last = f"{self._stream.name}.{next(self._numbers)}.{message.topic}"
@@ -53,17 +57,19 @@ class NatsHarness(TransportHarness):
 
     async def received(self) -> Sequence[CloudEvent]:
         stored = await self._stream.messages()
-        return [read(one.headers or {}, one.data or b"", binding=NATS) for one in stored if one.seq != self._in_the_way]
+        return [
+            read(one.headers or {}, one.data or b"", binding=NATS) for one in stored if one.seq not in self._in_the_way
+        ]
 
     async def refuse_next(self) -> None:
         """The subject is full."""
-        self._in_the_way = await self._stream.put(self._last)
+        self._in_the_way = [await self._stream.put(self._last) for _ in range(_MOST)]
 
     async def refused(self) -> None:
         """Once is enough."""
-        if self._in_the_way is not None:
-            await self._stream.js.delete_msg(self._stream.name, self._in_the_way)
-            self._in_the_way = None
+        for number in self._in_the_way:
+            await self._stream.js.delete_msg(self._stream.name, number)
+        self._in_the_way = []
 
     async def reject_next(self, message: Message) -> Message:
         return msgspec.structs.replace(message, payload=b"x" * 1024 * 1024)
@@ -101,7 +107,12 @@ class _Watched(NatsTransport):
 @asynccontextmanager
 async def _opened(url: str, *, mode: Literal["binary", "structured"] = "binary") -> AsyncIterator[NatsHarness]:
     where = urlsplit(url)
-    limits = {"max_msgs_per_subject": 1, "discard": DiscardPolicy.NEW, "discard_new_per_subject": True}
+    limits = {
+        "max_msgs_per_subject": _MOST,
+        "discard": DiscardPolicy.NEW,
+        "discard_new_per_subject": True,
+        "allow_atomic": True,
+    }
     async with (
         stream_at(url, **limits) as stream,
         FaultProxy(where.hostname or "", where.port or 4222) as proxy,

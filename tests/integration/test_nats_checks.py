@@ -12,7 +12,7 @@ from nats.js.api import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageT
 
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.brokers.nats import NatsTransport
-from pillarbox.brokers.nats.checks import check_stream
+from pillarbox.brokers.nats.checks import check_permissions, check_stream
 from pillarbox.brokers.nats.streams import StreamConfig
 from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.contracts.transport import Inspector, Outcome
@@ -116,6 +116,11 @@ async def test_a_server_without_jetstream() -> None:
     with closing(private_nats("jetstream: false")) as server:
         findings = await inspected(server.url, "orders")
     assert (findings[0].code, findings[0].severity) == ("nats.no-jetstream", Severity.CRITICAL)
+
+
+def test_rights_that_the_server_does_not_tell_are_a_note() -> None:
+    (finding,) = check_permissions(["orders"], None)
+    assert (finding.code, finding.severity) == ("nats.permissions-unseen", Severity.INFO)
 
 
 def test_sealed_and_replicated() -> None:

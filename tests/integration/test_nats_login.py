@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import nats
 import pytest
+from nats.aio.msg import Msg
 
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.brokers.nats import NatsTransport
@@ -136,6 +138,47 @@ async def test_a_subject_that_is_forbidden_blocks_its_address(server: PrivateNat
     outcome = await sent(server, login="reader:p", topic="secret")
     assert (outcome.delivered, outcome.missing) == (False, True)
     assert "does not let this user publish to 'S.secret'" in (outcome.error or "")
+
+
+async def test_the_doctor_sees_what_this_login_may_not_publish_and_reaches_nobody(server: PrivateNats) -> None:
+    await sent(server, login=f"shop:{CANARY}")  # declares the stream
+    heard: list[str] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message.subject)
+
+    client = await nats.connect(server.url, user="shop", password=CANARY)
+    before = (await client.jetstream().stream_info("S")).state.messages
+    await client.subscribe("S.>", cb=hear)
+    await client.flush()
+    for login, denied in (("reader:p", ["S.secret"]), (f"shop:{CANARY}", [])):
+        async with opened(server, login=login) as transport:
+            findings = await transport.inspect(topics=["orders", "secret"])
+            assert [one.what for one in findings if one.code == "nats.no-permission"] == [
+                f"This login may not publish to {subject!r}." for subject in denied
+            ]
+            assert not [one for one in findings if one.code == "nats.permissions-unseen"]
+            assert (await transport.send([sample()]))[0].delivered, "and the connection works on"
+    await client.flush()
+    assert heard == ["S.orders", "S.orders"], "the messages that were sent, and no probe"
+    assert (await client.jetstream().stream_info("S")).state.messages == before + 2
+    await client.close()
+
+
+async def test_a_server_that_does_not_refuse_the_probe_is_told(
+    server: PrivateNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.brokers.nats.transport._REFUSED_REPLY", "no.reserved.subject")
+    async with opened(server, login=f"shop:{CANARY}") as transport:
+        findings = await transport.inspect(topics=["orders"])
+    assert "nats.permissions-unseen" in [one.code for one in findings]
+
+
+async def test_no_subject_can_end_its_command(server: PrivateNats) -> None:
+    async with opened(server, login="reader:p") as transport:
+        findings = await transport.inspect(topics=["a 0\r\n\r\nPUB S.orders", "*", "secret"])
+        assert [one.code for one in findings].count("nats.no-permission") == 1
+        assert (await transport.send([sample()]))[0].delivered
 
 
 async def test_a_subject_that_is_forbidden_hurts_no_other(server: PrivateNats) -> None:

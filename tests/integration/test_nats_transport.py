@@ -13,6 +13,7 @@ from nats.js.api import DiscardPolicy
 
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.brokers.nats import NatsTransport
+from pillarbox.brokers.nats.transport import PublishBatch
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.message import Message
@@ -73,7 +74,7 @@ def to(stream: Stream, topic: str = "orders", **fields: object) -> Message:
 
 async def test_a_subject_without_a_stream_is_waited_for(url: str) -> None:
     async with opened(url) as transport:
-        outcomes = await transport.send([sample(topic="nobody.has.this"), sample(topic="nobody.has.this")])
+        outcomes = await transport.send([sample(topic="nobody.has.this", key=key) for key in ("a", "b")])
     assert all((one.not_now, one.missing) == (True, True) for one in outcomes)
     assert "No stream has the subject 'nobody.has.this'" in (outcomes[0].error or "")
 
@@ -147,7 +148,7 @@ async def test_a_full_stream_does_not_take_a_message_now(url: str) -> None:
 
 async def test_what_is_too_large_for_the_stream_is_rejected(url: str) -> None:
     async with stream_at(url, max_msg_size=600) as small, opened(url) as transport:
-        large, fits = await transport.send([to(small, payload=b"x" * 600), to(small, payload=b"")])
+        large, fits = await transport.send([to(small, payload=b"x" * 600), to(small, payload=b"", key="b")])
     assert large.rejected
     assert fits == DELIVERED
 
@@ -156,7 +157,9 @@ async def test_what_is_too_large_for_the_server_is_rejected_and_breaks_nothing(u
     """The payload alone would fit. The server would close the connection over it, with all that is under way."""
     async with opened(url) as transport:
         most = transport.features.max_payload or 0
-        outcomes = await transport.send([to(stream), to(stream, payload=b"x" * (most - 100)), to(stream)])
+        outcomes = await transport.send(
+            [to(stream, payload=payload, key=None) for payload in (b"", b"x" * (most - 100), b"")]
+        )
     assert [(outcome.delivered, outcome.rejected) for outcome in outcomes] == [
         (True, False),
         (False, True),
@@ -166,8 +169,12 @@ async def test_what_is_too_large_for_the_server_is_rejected_and_breaks_nothing(u
 
 async def test_what_cannot_be_a_publish_is_rejected_and_breaks_nothing(url: str, stream: Stream) -> None:
     async with opened(url) as transport:
-        bad = [sample(topic="two words"), to(stream, headers={"Nats-Rollup": "all"}), to(stream, "*")]
-        outcomes = await transport.send([to(stream), *bad, to(stream)])
+        bad = [
+            sample(topic="two words", key="a"),
+            to(stream, headers={"Nats-Rollup": "all"}, key="b"),
+            to(stream, "*", key="c"),
+        ]
+        outcomes = await transport.send([to(stream, key=None), *bad, to(stream, key=None)])
     assert [outcome.rejected for outcome in outcomes] == [False, True, True, True, False]
     assert len(await stream.messages()) == 2
 
@@ -194,7 +201,7 @@ async def test_what_is_not_answered_in_time_does_not_hurt_what_is(url: str, stre
 
 async def test_what_is_cut_after_others_were_answered_is_lost(url: str, stream: Stream) -> None:
     async with stream_at(url, no_ack=True) as silent, proxied(url) as (transport, proxy):
-        sending = asyncio.create_task(_sent(transport, to(stream), to(silent)))
+        sending = asyncio.create_task(_sent(transport, to(stream), to(silent, key=None)))
         await until(lambda: _has_answers(transport))
         proxy.cut()
         answered, cut = await sending
@@ -210,7 +217,7 @@ async def _has_answers(transport: NatsTransport) -> bool:
     """Whether a message under way has its answer."""
     assert transport._publisher.current is not None
     batches = transport._publisher.current._pending._by_number.values()
-    return any(answer is not None for batch in batches for answer in batch.answers)
+    return any(answer is not None for batch in batches if isinstance(batch, PublishBatch) for answer in batch.answers)
 
 
 async def test_a_lost_acknowledgement_is_a_repeat_and_not_a_loss(url: str, stream: Stream) -> None:
@@ -290,7 +297,7 @@ async def test_what_is_cancelled_makes_room(url: str, stream: Stream) -> None:
 
 async def test_large_messages_go_through_a_window_of_bytes(url: str, stream: Stream) -> None:
     async with opened(url, timeout="60s") as transport:
-        outcomes = await transport.send([to(stream, payload=b"x" * 1_000_000) for _ in range(50)])
+        outcomes = await transport.send([to(stream, key=None, payload=b"x" * 1_000_000) for _ in range(50)])
     assert outcomes == [DELIVERED] * 50
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pillarbox.brokers.nats.errors import PermissionViolation, parse_permission_violation, read_ack
+from pillarbox.brokers.nats.errors import (
+    BatchRefused,
+    BatchStarted,
+    FirstStored,
+    PermissionViolation,
+    parse_permission_violation,
+    read_ack,
+    read_batch_commit,
+    read_batch_start,
+)
 from pillarbox.brokers.send_batch import DELIVERED, NotAnswered
 from pillarbox.contracts.transport import Outcome
 
@@ -73,10 +82,12 @@ def test_too_large_is_rejected(err_code: int) -> None:
 
 @pytest.mark.parametrize("err_code", [10077, 10023, 10047, 10167, 10158, 99999])
 def test_everything_else_may_pass(err_code: int) -> None:
-    answer = refused(err_code, "maximum messages exceeded", code=503)
-    assert isinstance(answer, Outcome)
-    assert (answer.delivered, answer.rejected) == (False, False)
-    assert "maximum messages exceeded" in (answer.error or "")
+    """Where the server is short of something it costs no attempt."""
+    for code, is_later in ((503, True), (400, False)):
+        answer = refused(err_code, "maximum messages exceeded", code=code)
+        assert isinstance(answer, Outcome)
+        assert (answer.delivered, answer.rejected, answer.not_now) == (False, False, is_later)
+        assert "maximum messages exceeded" in (answer.error or "")
 
 
 def test_a_servers_words_are_made_fit_to_be_shown() -> None:
@@ -99,3 +110,37 @@ def test_a_servers_words_are_made_fit_to_be_shown() -> None:
 )
 def test_permissions(error: str, meant: PermissionViolation | None) -> None:
     assert parse_permission_violation(error) == meant
+
+
+# --- atomic batches ---
+
+DISABLED = msgspec.json.encode({"error": {"code": 400, "err_code": 10174}, "stream": "S", "seq": 0})
+INCOMPLETE = msgspec.json.encode({"error": {"code": 400, "err_code": 10176}, "stream": "S", "seq": 0})
+
+
+def test_a_batch_has_started_when_the_answer_is_empty() -> None:
+    assert read_batch_start(b"", status=None) == BatchStarted()
+
+
+def test_a_server_that_acknowledges_the_first_message_has_stored_it() -> None:
+    assert read_batch_start(b'{"stream": "S", "seq": 7}', status=None) == FirstStored()
+
+
+@pytest.mark.parametrize("data", [b"{}", b"+OK", b'{"stream": "S"}', b'{"stream": "S", "seq": 7, "batch": "x"}'])
+def test_no_other_answer_starts_a_batch(data: bytes) -> None:
+    assert read_batch_start(data, status=None) == BatchRefused()
+    assert read_batch_start(b"", status="503") == BatchRefused()
+
+
+def test_a_stream_without_batches_says_so() -> None:
+    assert read_batch_start(DISABLED, status=None) == BatchRefused(is_unsupported=True)
+    assert read_batch_start(INCOMPLETE, status=None) == BatchRefused()
+
+
+def test_a_batch_is_delivered_when_all_of_it_is_counted() -> None:
+    ack = b'{"stream": "S", "seq": 7, "batch": "x", "count": 3}'
+    assert read_batch_commit(ack, status=None, count=3) is DELIVERED
+    assert isinstance(read_batch_commit(ack, status=None, count=4), NotAnswered)
+    assert isinstance(read_batch_commit(b'{"stream": "S", "seq": 7}', status=None, count=3), NotAnswered)
+    assert read_batch_commit(INCOMPLETE, status=None, count=3) == BatchRefused()
+    assert read_batch_commit(b"", status=None, count=3) == BatchRefused()

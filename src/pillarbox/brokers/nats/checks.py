@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -21,9 +21,29 @@ from pillarbox.contracts.finding import Finding
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-__all__ = ["check_stream", "check_streams"]
+__all__ = ["check_permissions", "check_stream", "check_streams"]
 
 _DUPLICATE_WINDOW: Final = timedelta(minutes=2)
+
+
+def check_permissions(subjects: Sequence[str], denied: Collection[str] | None) -> Iterator[Finding]:
+    """Yield findings about the right to publish; `denied` is None where the server did not say."""
+    if denied is None:
+        yield report_info(
+            "nats.permissions-unseen",
+            what="Whether this login may publish cannot be seen: the server does not say.",
+            why="A subject that it may not publish to takes no message: they wait in the outbox.",
+            fix="Look at the permissions of the user in the configuration of the server.",
+        )
+        return
+    for subject in subjects:
+        if subject in denied:
+            yield report_critical(
+                "nats.no-permission",
+                what=f"This login may not publish to {subject!r}.",
+                why="The server refuses every message for it: they wait in the outbox.",
+                fix="Allow the user to publish to it in the permissions of the server, or use another login.",
+            )
 
 
 async def check_streams(client: Client, settings: NatsSettings, *, topics: Sequence[str]) -> Sequence[Finding]:

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 __all__ = [
+    "BATCH_HEADERS",
     "MAX_SUBJECT",
     "SUBJECT_RULES",
     "Delivery",
     "EncodedMessage",
     "Encoder",
+    "build_batch_frame",
     "is_pattern",
     "is_subject",
     "parse_delivery",
@@ -85,6 +87,20 @@ class EncodedMessage(NamedTuple):
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
             self.subject.encode(), reply.encode(), len(head), len(head) + len(body), head, body,
         )  # fmt: skip
+
+
+BATCH_HEADERS: Final = 128
+"""Bytes that a message grows by at most in an atomic batch."""
+_FIRST_LINE: Final = len(b"NATS/1.0\r\n")
+
+
+def build_batch_frame(message: EncodedMessage, *, batch: str, number: int, is_last: bool, reply: str | None) -> bytes:
+    """Return the command that publishes a message as one of an atomic batch, and requests an answer at `reply`."""
+    commit = "Nats-Batch-Commit: 1\r\n" if is_last else ""
+    extra = f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {number}\r\n{commit}".encode()
+    head, body = message.headers[:_FIRST_LINE] + extra + message.headers[_FIRST_LINE:], message.payload
+    address = message.subject if reply is None else f"{message.subject} {reply}"
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (address.encode(), len(head), len(head) + len(body), head, body)
 
 
 class Encoder(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,20 @@ from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
 from pillarbox.redaction import redact_line
 
-__all__ = ["PermissionViolation", "describe_error", "map_connect_error", "parse_permission_violation", "read_ack"]
+__all__ = [
+    "BatchRefused",
+    "BatchStarted",
+    "CommitReply",
+    "FirstStored",
+    "PermissionViolation",
+    "StartReply",
+    "describe_error",
+    "map_connect_error",
+    "parse_permission_violation",
+    "read_ack",
+    "read_batch_commit",
+    "read_batch_start",
+]
 
 _TOO_LARGE: Final = frozenset({10054, 10097})
 """The message, or its headers, are larger than the stream takes."""
@@ -49,6 +62,8 @@ class _Ack(msgspec.Struct):
 
     stream: str | None = None
     seq: int = 0
+    batch: str | None = None
+    count: int = 0
     error: _Error | None = None
 
 
@@ -68,6 +83,59 @@ def read_ack(data: bytes, *, status: str | None, subject: str) -> Answer:
     if ack.stream is None or ack.seq < 1:
         return Outcome(False, f"Something else than a stream answered for the subject {_quote(subject)}.")
     return DELIVERED
+
+
+class BatchRefused(msgspec.Struct, frozen=True):
+    """The stream did not take an atomic batch, and stored nothing of it."""
+
+    is_unsupported: bool = False
+    """It takes no batches at all."""
+
+
+class BatchStarted(msgspec.Struct, frozen=True):
+    """The stream takes a batch, and has stored nothing of it yet."""
+
+
+class FirstStored(msgspec.Struct, frozen=True):
+    """The server knows no batches: it stored the first message like any other."""
+
+
+StartReply = BatchStarted | FirstStored | BatchRefused | NotAnswered
+CommitReply = Outcome | BatchRefused | NotAnswered
+_NO_BATCHES: Final = frozenset({10174, 10177})
+"""The stream has no `allow_atomic`, or its server takes no message ids in a batch."""
+
+
+def read_batch_start(data: bytes, *, status: str | None) -> StartReply:
+    """Return what the reply to the first message of an atomic batch means."""
+    if status is None and not data:
+        return BatchStarted()
+    ack = _read_ack_or_none(data) if status is None else None
+    if ack is not None and ack.error is None and ack.stream is not None and ack.seq > 0 and ack.batch is None:
+        return FirstStored()
+    return _refuse_batch(ack)
+
+
+def read_batch_commit(data: bytes, *, status: str | None, count: int) -> CommitReply:
+    """Return what the reply to the last message of an atomic batch means: delivered is all of it."""
+    ack = _read_ack_or_none(data) if status is None else None
+    if ack is not None and ack.error is None:
+        if ack.stream is not None and ack.batch is not None and ack.count == count:
+            return DELIVERED
+        return NotAnswered("NATS answered for a batch with something else than its count.")
+    return _refuse_batch(ack)
+
+
+def _refuse_batch(ack: _Ack | None) -> BatchRefused:
+    code = ack.error.err_code if ack is not None and ack.error is not None else 0
+    return BatchRefused(is_unsupported=code in _NO_BATCHES)
+
+
+def _read_ack_or_none(data: bytes) -> _Ack | None:
+    try:
+        return _decode_ack(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def _describe_status(subject: str, status: str) -> str:

@@ -147,6 +147,8 @@ async def declare_stream(client: Client, settings: NatsSettings, *, where: str) 
                 "retention": "limits",
                 "discard": "new",
                 "num_replicas": settings.replicas,
+                # Runs of a key are stored together, or not at all. Servers before 2.12 do not know it.
+                "allow_atomic": True,
                 "duplicate_window": round(settings.duplicate_window.total_seconds() * 1_000_000_000),
             }
             # Another relay may have created it meanwhile.

@@ -305,7 +305,7 @@ async def test_what_is_no_message_is_refused() -> None:
         assert (deleting.status_code, "POST" in deleting.headers["allow"]) == (405, True)
         assert (await client.post("/", content=b"x" * 11)).status_code == 413
         assert (await client.post("/", content=_pieces())).status_code == 413
-        batch = {"content-type": "application/cloudevents-batch+json"}
+        batch = {"content-type": "application/cloudevents-batch+avro"}
         assert (await client.post("/", content=b"[]", headers=batch)).status_code == 415
         assert (await client.post("/", content=b"", headers={"content-encoding": "gzip"})).status_code == 415
         await assert_nothing_more(receiver)

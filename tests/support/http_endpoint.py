@@ -30,6 +30,8 @@ class Endpoint:
         self.taken: list[Arrival] = []
         self.answers: list[web.Response] = []
         """For the next requests, in order; then 204."""
+        self.judge: Callable[[Arrival], web.Response | None] = lambda _: None
+        """Answers a request before these, if it returns something."""
         self.moves = asyncio.Event()
         self.moves.set()
         self.came = asyncio.Event()
@@ -64,6 +66,10 @@ class Endpoint:
             runner, self._runner = self._runner, None
             await runner.cleanup()
 
+    def forget_cut(self) -> None:
+        """Take what broke its connection, if it comes again."""
+        self._cut = None
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.peers.add(request.transport and request.transport.get_extra_info("peername"))
         if request.method == "HEAD":
@@ -80,7 +86,7 @@ class Endpoint:
             assert request.transport is not None
             request.transport.abort()
         await self.moves.wait()
-        answer = self.answers.pop(0) if self.answers else web.Response(status=204)
+        answer = self.judge(arrival) or (self.answers.pop(0) if self.answers else web.Response(status=204))
         if 200 <= answer.status <= 299 and request.transport is not None and not request.transport.is_closing():
             self.taken.append(arrival)
         return answer

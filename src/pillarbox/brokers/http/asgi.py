@@ -29,6 +29,9 @@ _MESSAGE_METHODS: Final = ("POST", "PUT", "PATCH")
 _PROBE_METHODS: Final = ("HEAD", "GET", "OPTIONS")
 _CLOUDEVENT: Final = "application/cloudevents"
 _BATCH: Final = "application/cloudevents-batch"
+_JSON_BATCH: Final = "application/cloudevents-batch+json"
+_MAX_EVENTS: Final = 1_000
+"""Events of a batch. Each takes memory beyond its bytes."""
 _PRIVATE_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization", SIGNATURE})
 """Headers for the web service and for verification. They are no part of the message, which may be stored."""
 _RETRY_SOON: Final = {"retry-after": "1"}
@@ -114,7 +117,12 @@ class HttpApp:
             if self._keys:
                 self._verify(request, body)
                 _check_content(request)
-            await self._deliver(self._decode(request, body), receive)
+            events = self._read_batch(request, body)
+            if events is None:
+                await self._deliver([self._decode(request, body)], receive)
+            else:
+                share.take(len(body))  # the events are copies
+                await self._deliver([self._decode_event(request, *one) for one in enumerate(events)], receive)
 
     def _check_headers(self, request: _Request) -> None:
         """Raise `_RequestRefused` for what the headers alone tell."""
@@ -197,22 +205,71 @@ class HttpApp:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         return IncomingMessage(headers=headers, body=body, binding=HTTP, fallback=fallback, token=future)
 
-    async def _deliver(self, received: IncomingMessage, receive: Receive) -> None:
-        """Wait until the consumer has handled the message; raise `_RequestRefused` if it did not."""
-        handled: asyncio.Future[bool] = received.token
+    def _read_batch(self, request: _Request, body: bytes) -> Sequence[bytes] | None:
+        """Return the events of a batch; None if the request is not one. Raise `_RequestRefused` for a broken one."""
+        content_type = request.headers.get("content-type", "").lower()
+        is_declared = content_type.startswith(_BATCH)
+        # Only the body is signed, so there the body decides on what it is, unless it is said to be a single event.
+        may_be_one = self._keys and body.lstrip()[:1] == b"[" and not content_type.startswith(_CLOUDEVENT)
+        if not (is_declared or may_be_one):
+            return None
+        try:
+            events = [bytes(event) for event in _batch_decoder.decode(body)]
+        except (ValueError, RecursionError):
+            events = None
+        if is_declared and events is None:
+            raise _RequestRefused(400, "The content-type is that of a batch of CloudEvents, and the body is none.")
+        if events is None or not (is_declared or (events and all(map(_read_document, events)))):
+            return None
+        if len(events) > _MAX_EVENTS:
+            raise _RequestRefused(413, f"A batch may have at most {_MAX_EVENTS} events.")
+        return events
+
+    def _decode_event(self, request: _Request, number: int, event: bytes) -> IncomingMessage:
+        """Return one event of a batch. What is no event is kept as what it is, under the id of the request."""
+        document = _read_document(event)
+        own_id = request.headers.get(ID) or request.headers.get("idempotency-key") or str(uuid4())
+        is_known = document is not None and isinstance(document.id, str)
+        message_id = str(document.id) if document is not None and is_known else f"{own_id}-{number}"
+        fallback = FallbackIdentity(
+            message_id=to_usable_id(message_id),
+            source=self._identity.source,
+            type="http",
+            topic=self._identity.topic or ("http" if self._keys else request.path),
+        )
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        headers = {"content-type": STRUCTURED}
+        return IncomingMessage(headers=headers, body=event, binding=HTTP, fallback=fallback, token=future)
+
+    async def _deliver(self, messages: Sequence[IncomingMessage], receive: Receive) -> None:
+        """Wait until the consumer has handled the messages; raise `_RequestRefused` at the first that it did not.
+
+        Each is handed over after the one before was handled: so what is handled of a batch is its beginning.
+        """
         disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
+        ends_at = asyncio.get_running_loop().time() + self._limits.answer_seconds
+        try:
+            for received in messages:
+                await self._hand_over(received, disconnected, ends_at=ends_at)
+        finally:
+            disconnected.cancel()
+
+    async def _hand_over(
+        self, received: IncomingMessage, disconnected: asyncio.Future[None], *, ends_at: float
+    ) -> None:
+        handled: asyncio.Future[bool] = received.token
         try:
             if refusal := self._sink.put(received):
                 raise _RequestRefused(503, refusal, headers=_RETRY_SOON)
             either: set[asyncio.Future[Any]] = {handled, disconnected}
-            await asyncio.wait(either, timeout=self._limits.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
+            seconds = max(ends_at - asyncio.get_running_loop().time(), 0.0)
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not handled.done():
                 raise _RequestRefused(503, "The message was not handled in time; send it again.", headers=_RETRY_SOON)
             if not handled.result():
                 raise _RequestRefused(503, "The message was not handled; send it again.", headers=_RETRY_SOON)
         finally:
             handled.cancel()
-            disconnected.cancel()
             self._sink.drop(received)
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
@@ -326,11 +383,13 @@ def _read_document(body: bytes) -> _Document | None:
 
 
 _document_decoder: Final = msgspec.json.Decoder(_Document)
+_batch_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def _check_content(request: _Request) -> None:
-    if request.headers.get("content-type", "").lower().startswith(_BATCH):
-        raise _RequestRefused(415, "Batches of CloudEvents are not taken; send each event by itself.")
+    content_type = request.headers.get("content-type", "").lower()
+    if content_type.startswith(_BATCH) and not content_type.startswith(_JSON_BATCH):
+        raise _RequestRefused(415, "A batch of CloudEvents is taken in JSON only; send it so, or each event by itself.")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise _RequestRefused(415, "Compressed messages are not taken; send them as they are.")
 

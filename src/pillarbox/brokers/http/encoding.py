@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
@@ -14,7 +15,9 @@ from pillarbox.cloudevents import HTTP, STRUCTURED, to_binary, to_structured
 from pillarbox.errors import MessageRejected
 from pillarbox.message import RESERVED_HEADERS, RESERVED_PREFIXES, Message
 
-__all__ = ["EncodedMessage", "RequestTemplate", "encode"]
+__all__ = ["BATCH", "EncodedMessage", "RequestTemplate", "encode", "encode_batch"]
+
+BATCH: Final = "application/cloudevents-batch+json"
 
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _RESERVED: Final = (FRAMING_HEADERS | RESERVED_HEADERS).difference(_TRACE_HEADERS)
@@ -49,13 +52,31 @@ def encode(message: Message, template: RequestTemplate, *, at: datetime) -> Enco
     Where several headers have one name, in any letter case, the transport's own wins, then the endpoint's from the
     settings, then the message's.
     """
-    message_id = str(message.message_id)
     event_headers, body = _encode_event(message, template.mode)
-    own_headers = {signing.ID: message_id, signing.TIMESTAMP: str(int(at.timestamp()))}
-    if template.keys:
-        own_headers[signing.SIGNATURE] = signing.sign(template.keys, message_id=message_id, at=at, body=body)
     trace = {name: message.headers[name] for name in _TRACE_HEADERS if name in message.headers}
-    headers = _merge({"idempotency-key": message_id, **trace}, event_headers, template.headers, own_headers)
+    return _build_request(str(message.message_id), {**trace, **event_headers}, body, template, at=at)
+
+
+def encode_batch(
+    messages: Sequence[Message], documents: Sequence[bytes], template: RequestTemplate, *, at: datetime
+) -> EncodedMessage:
+    """Encode the structured documents of several messages as one request, signed as a whole.
+
+    Its id stands for exactly these messages: with the id of one of them, an endpoint that remembers ids would take a
+    longer batch for a repeat, and lose the rest of it.
+    """
+    digest = hashlib.sha256(b"".join([message.message_id.bytes for message in messages])).hexdigest()
+    body = b"[" + b",".join(documents) + b"]"
+    return _build_request(f"batch_{digest[:40]}", {"content-type": BATCH}, body, template, at=at)
+
+
+def _build_request(
+    request_id: str, event_headers: Mapping[str, str], body: bytes, template: RequestTemplate, *, at: datetime
+) -> EncodedMessage:
+    own_headers = {signing.ID: request_id, signing.TIMESTAMP: str(int(at.timestamp()))}
+    if template.keys:
+        own_headers[signing.SIGNATURE] = signing.sign(template.keys, message_id=request_id, at=at, body=body)
+    headers = _merge({"idempotency-key": request_id}, event_headers, template.headers, own_headers)
     for name, value in headers.items():
         if not is_valid_header(name, value):
             raise MessageRejected(

@@ -32,6 +32,8 @@ class HttpSettings(Tls, frozen=True, kw_only=True):
     """CloudEvents: attributes as headers and the payload as the body, or all in one JSON document.
 
     Not set: structured with a secret, because a signature covers the body and no header; otherwise binary."""
+    batch: bool = False
+    """Send several messages of one key in one request, as a CloudEvents batch. The endpoint must take such batches."""
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     timeout: timedelta = timedelta(seconds=15)
     """Limit for one message, until its response is complete. A third of it can be used for connecting."""

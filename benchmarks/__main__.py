@@ -10,7 +10,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from benchmarks import monitor, store, store_mariadb, telemetry, write
+from benchmarks import history, monitor, store, store_mariadb, telemetry, write
+from benchmarks.brokers import hot as broker_hot
 from benchmarks.brokers.kafka import kafka
 from benchmarks.brokers.nats import nats
 from benchmarks.brokers.rabbitmq import rabbitmq
@@ -20,20 +21,48 @@ from benchmarks.consumer.nats import nats as consumer_nats
 from benchmarks.consumer.rabbitmq import rabbitmq as consumer_rabbitmq
 from benchmarks.django_models import django_models
 from benchmarks.domain_events import domain_events
-from benchmarks.relay import churn, drain, latency, memory, throughput, write_impact
+from benchmarks.relay import (
+    churn,
+    cold,
+    drain,
+    hot,
+    idle,
+    latency,
+    membership,
+    memory,
+    processes,
+    throughput,
+    waiting,
+    write_impact,
+)
 
 BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "store.drain": store.drain,
     "store.drain_mariadb": store_mariadb.drain,
+    "store.wal": history.wal,
+    "store.purge": history.purge,
     "relay.drain": drain.drain,
     "relay.drain_sqlite": drain.drain_sqlite,
+    "relay.redrive": waiting.redrive,
+    "relay.redrive_sqlite": waiting.redrive_sqlite,
+    "relay.due": waiting.due,
+    "relay.due_sqlite": waiting.due_sqlite,
     "relay.poisoned_key": throughput.poisoned_key,
     "relay.backlog": throughput.backlog,
     "relay.history": throughput.history,
     "relay.hot_key": throughput.hot_key,
+    "hot.handlers": hot.handlers,
+    "hot.redis": broker_hot.hot_redis,
+    "hot.kafka": broker_hot.hot_kafka,
+    "hot.nats": broker_hot.hot_nats,
+    "hot.http": broker_hot.hot_http,
     "relay.churn": churn.churn,
     "relay.pinned": churn.pinned,
     "relay.pinned_writer": churn.pinned_writer,
+    "relay.registry": membership.registry,
+    "relay.processes": processes.processes,
+    "relay.idle": idle.idle,
+    "relay.cold": cold.cold,
     "relay.outage": throughput.outage,
     "relay.wakeup": write_impact.wakeup,
     "relay.latency": latency.latency,

@@ -109,24 +109,33 @@ def report(
     name: str,
     pairs: Sequence[Pair],
     *,
-    target: Target,
+    target: Target | None,
     settings: Mapping[str, object],
     fields: tuple[str, str] = ("rate", "ceiling"),
 ) -> None:
-    """Print one line of JSON: the two figures, their ratio, whether it meets the target, and the settings."""
+    """Print one line of JSON: the two figures, their ratio, whether it meets the target, and the settings.
+
+    Without a target the figures are only printed.
+    """
     ours, bare, ratio = compute_medians(pairs)
     line: dict[str, object] = {
         "name": name,
         fields[0]: round(ours, 3),
         fields[1]: round(bare, 3),
         "ratio": round(ratio, 3),
-        "wanted": target.ratio,
-        "bound": "at most" if target.is_ceiling else "at least",
-        "passed": target.is_met(ratio),
     }
+    if target is not None:
+        line |= {
+            "wanted": target.ratio,
+            "bound": "at most" if target.is_ceiling else "at least",
+            "passed": target.is_met(ratio),
+        }
     if len(pairs) <= _FEW:
         line["pairs"] = [[round(pair.ours, 1), round(pair.bare, 1)] for pair in pairs]
     print(json.dumps(line | dict(settings)), flush=True)
+    if target is None:
+        log(f"{name}: ratio {ratio:.2f}")
+        return
     if not target.is_met(ratio):
         missed.append(name)
     word = "met" if target.is_met(ratio) else "MISSED"

@@ -46,6 +46,7 @@ MESSAGE_ID: Final = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) plac
     substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
     6, 112 + floor(random() * 16)::integer), 'hex')::uuid"""
 PARTITION: Final = "get_byte(decode(md5(k), 'hex'), 0) & 63"
+_OUTBOX: Final = "pillarbox_outbox"
 _INSERT: Final = f"""
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
                                   source, correlation_id, event_time)
@@ -99,9 +100,11 @@ async def insert(
     messages: int,
     destination: str = "default",
     key: str = key_sql(KEYS),
+    table: str = _OUTBOX,
 ) -> None:
     """Insert so many messages in one transaction. `key` is SQL over the message's number `i`."""
-    await connection.execute(names.qualify(_INSERT.replace("/* key */", key)), PAYLOAD, messages, destination)
+    sql = names.qualify(_INSERT.replace("/* key */", key).replace(_OUTBOX, table))
+    await connection.execute(sql, PAYLOAD, messages, destination)
 
 
 async def insert_closed(connection: Admin, names: Names, *, messages: int) -> None:

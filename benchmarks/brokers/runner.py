@@ -13,7 +13,7 @@ import asyncpg
 from benchmarks.brokers.broker import Broker, Row
 from benchmarks.comparison import RUNS, Rate, at_least, log, report, run_pairs
 from benchmarks.database import KEYS, PAYLOAD, URL, Admin, create_tables, empty, fill, insert, vacuum
-from pillarbox.contracts.transport import Outcome, Transport
+from pillarbox.contracts.transport import Outcome, Transport, find_addressing
 from pillarbox.message import Message, Names
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
@@ -97,6 +97,10 @@ class _CountingTransport:
     async def ping(self) -> None:
         await self._transport.ping()
 
+    def get_address(self, message: Message) -> str | None:
+        addressing = find_addressing(self._transport)
+        return None if addressing is None else addressing.get_address(message)
+
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         outcomes = await self._transport.send(messages)
         self.delivered += sum(outcome.delivered for outcome in outcomes)
@@ -159,7 +163,7 @@ async def _median(rate: Rate) -> float:
 
 
 async def _single_key(broker: Broker, admin: Admin, names: Names) -> float:
-    """Measure with one key: each message is sent when the one before is acknowledged."""
+    """Measure with one key: a run at a time where the transport takes runs, and otherwise a message."""
     await empty(admin, names)
     await insert(admin, names, messages=_SINGLE, key="'key-1'")
     await vacuum(admin, names)

@@ -26,24 +26,20 @@ def make_store(names: Names) -> PostgresStore:
     return PostgresStore(URL, schema=names.schema)
 
 
-def make_relay(
-    store: Store, *, telemetry: Telemetry | None = None, batch: int = _DEFAULTS.batch, **transports: Transport
-) -> Relay:
+def make_relay(store: Store, *, telemetry: Telemetry | None = None, **transports: Transport) -> Relay:
     """Make a relay with these destinations and default settings, without telemetry unless it is given."""
     destinations = [
-        Destination(lambda transport=transport: transport, DestinationSettings(name=name, batch=batch))  # type: ignore[misc]
+        Destination(lambda transport=transport: transport, DestinationSettings(name=name))  # type: ignore[misc]
         for name, transport in transports.items()
     ]
     return Relay(store, destinations, telemetry=telemetry or Telemetry())
 
 
-async def drain_store(
-    store: Store, *, messages: int, telemetry: Telemetry | None = None, batch: int = _DEFAULTS.batch
-) -> float:
+async def drain_store(store: Store, *, messages: int, telemetry: Telemetry | None = None) -> float:
     """Deliver everything with one relay, and return the rate from its start to its graceful end."""
     counter = DeliveryCounter(messages)
     started = time.perf_counter()
-    async with make_relay(store, telemetry=telemetry, batch=batch, default=NoOpTransport(counter)):
+    async with make_relay(store, telemetry=telemetry, default=NoOpTransport(counter)):
         await counter.rate()
     return messages / (time.perf_counter() - started)
 

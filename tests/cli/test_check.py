@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.support.cli.shop import Shop
 
 
@@ -47,3 +49,14 @@ def test_a_store_that_cannot_be_asked_is_unknown_to_nagios(shop: Shop) -> None:
         assert said in ran.out
         assert "secret" not in ran.out
     assert shop.run("check", "--store", "sqlite:///gone.db").code not in (0, 3)
+
+
+def test_a_name_with_a_bar_and_quotes_breaks_no_format(shop: Shop) -> None:
+    name = 'mail|er "eu"'
+    with shop.connect() as tx:
+        values = (name, "/shop", "m1", "failed", 3, "Timeout")
+        columns = "consumer, source, message_id, status, attempts, last_error"
+        tx.execute(f"insert into pillarbox_inbox ({columns}) values (?, ?, ?, ?, ?, ?)", values)
+    assert shop.run("check", "-o", "nagios").out.count("|") == 1
+    (family,) = text_string_to_metric_families(shop.run("check", "-o", "prometheus").out)
+    assert name in [sample.labels.get("consumer") for sample in family.samples]

@@ -54,7 +54,7 @@ _INBOX = """
     values ('mailer', '/shop', 'm1', 'failed', 3, 'Timeout', 'x'), ('mailer', '/shop', 'm2', 'failed', 3, 'x', 'x')"""
 
 
-_OPERATIONS = {"redrive", "replay", "discard", "defer", "pause", "resume", "purge"}
+_OPERATIONS = {"redrive", "replay", "discard", "defer", "pause", "resume", "purge", "restore"}
 
 
 def find_role(words: Sequence[str]) -> Role | None:
@@ -187,6 +187,18 @@ def test_what_is_asked_is_told_in_every_format(desk: Desk) -> None:
         assert all(isinstance(json.loads(line), dict) for line in lines)
         text = desk.run(*words)
         assert text.out or text.err
+
+
+def test_what_was_purged_is_restored_from_its_archive(desk: Desk, tmp_path: Path) -> None:
+    folder = str(tmp_path / "archive")
+    long_ago = "'2020-01-01'" if desk.kind == "postgres" else "0"
+    desk.sql(f"update pillarbox_history set status = 'discarded', status_at = {long_ago}")
+    assert desk.told("purge", "--yes", "--archive", folder)["removed"] == {"discarded": 2}
+    assert desk.told("archive", "restore", folder, "--dry-run")["missing"] == 2
+    assert desk.told("archive", "restore", folder, "--yes")["changed"] == 2
+    assert desk.told("archive", "restore", folder, "--yes")["known"] == 2
+    assert desk.told("messages", "show", "2")["messages"][0]["state"] == "discarded"
+    assert desk.told("messages", "redrive", "2")["changed"] == 1
 
 
 def test_a_row_that_cannot_be_read_is_listed_shown_with_its_bytes_and_discarded(desk: Desk) -> None:

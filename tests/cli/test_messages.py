@@ -27,6 +27,15 @@ def test_messages_are_listed_page_by_page(shop: Shop) -> None:
     assert (empty.code, empty.out, empty.err) == (0, "", "No message matches.\n")
 
 
+def test_what_is_over_is_listed_only_if_asked_for(shop: Shop) -> None:
+    shop.publish(2, to="billing")
+    shop.fail("true", "HTTP 422")
+    with shop.connect() as tx:
+        tx.execute("update pillarbox_history set status = 'delivered' where id = 1")
+    assert [one["id"] for one in shop.run_json("messages", "list")["messages"]] == [2]
+    assert [one["id"] for one in shop.run_json("messages", "list", "--state", "delivered")["messages"]] == [1]
+
+
 def test_a_message_is_shown_with_its_journal_and_its_payload_only_if_asked(shop: Shop) -> None:
     shop.publish(1, to="billing")
     shop.run("messages", "discard", "1", "--reason", "by hand")
@@ -106,6 +115,10 @@ def test_those_near_failure_and_those_stuck_are_listed(shop: Shop) -> None:
         )
     near = shop.run_json("messages", "list", "--near-failure")["messages"]
     assert [one["id"] for one in near] == [2]
+    # Of a destination with more attempts it is not near: each goes by its own.
+    (shop.folder / "pillarbox.toml").write_text('[destinations.billing]\nurl = "memory:"\nretry.attempts = 20\n')
+    assert shop.run_json("messages", "list", "--near-failure")["messages"] == []
+    (shop.folder / "pillarbox.toml").unlink()
     assert shop.run_json("messages", "list", "--stuck")["messages"] == []
 
 
@@ -129,6 +142,7 @@ def test_the_question_shows_the_counts_by_state(shop: Shop) -> None:
     asked = on_a_terminal(shop, "messages", "discard", "--destination", "billing", "--reason", "moved", answer="n")
     assert "Discard 3 messages (2 pending, 1 failed) in sqlite:///shop.db? [y/N]" in asked
     assert "Nothing was changed." in asked
+    assert (shop.number("pillarbox_outbox"), shop.number("pillarbox_history")) == (2, 1)
 
 
 def test_a_long_change_shows_its_progress_on_a_terminal_alone(shop: Shop) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -13,10 +15,13 @@ from msgspec.structs import replace
 
 from pillarbox import context
 from pillarbox.brokers.memory import MemoryQueue, MemoryReceiver
+from pillarbox.clock import FrozenClock
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.consumer import Consumer, ConsumerSettings
+from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
 from pillarbox.contracts.receiver import IncomingMessage
 from pillarbox.errors import ConfigError
+from pillarbox.inbox import Inbox
 from pillarbox.retry import RetryPolicy
 from pillarbox.stores.memory import MemoryStore, MemoryTransaction
 from tests.support.consumer.scene import QUICK, TYPES, Ticked, tick, until
@@ -193,14 +198,120 @@ async def test_stopping_lets_a_handler_end_and_gives_the_rest_back() -> None:
         asyncio.run_coroutine_threadsafe(go.wait(), loop).result(30)
         scene.seen.append(event.number)
 
-    scene.put(*(tick(number) for number in range(1, 6)))
-    async with scene.consumer:
-        await began.wait()
-        scene.consumer.stop()
+    async def let_go() -> None:
+        await until(lambda: scene.consumer._is_finishing)
         go.set()
+
+    scene.put(*(tick(number) for number in range(1, 6)))
+    async with scene.consumer, asyncio.TaskGroup() as others:
+        await began.wait()
+        others.create_task(let_go())
+        scene.consumer.stop()
     assert scene.seen == [1]
     assert [one.headers["ce-id"] for one in scene.queue.waiting] == ["m2", "m3", "m4", "m5"]
     assert not scene.queue.unacknowledged
+
+
+async def test_a_handler_that_takes_too_long_after_a_stop_and_what_waits_for_its_attempt_go_back() -> None:
+    again = RetryPolicy(attempts=9, first=timedelta(hours=1))
+    scene = Scene(settings=msgspec.structs.replace(QUICK, retry=again, stop_timeout=timedelta(0)))
+    began, failed, released = threading.Event(), threading.Event(), threading.Event()
+
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        if event.number == 1:
+            failed.set()
+            raise ValueError("not yet")
+        began.set()
+        released.wait(60)
+        raise ValueError("too late")
+
+    scene.put(tick(1, "a"), tick(2, "a"), tick(3, "b"))
+    try:
+        async with asyncio.timeout(30), scene.consumer:
+            await until(lambda: began.is_set() and failed.is_set())
+    finally:
+        released.set()
+    assert [one.headers["ce-id"] for one in scene.queue.waiting] == ["m1", "m2", "m3"]
+    assert (scene.queue.unacknowledged, scene.queue.acknowledged) == ({}, [])
+    assert scene.records("done") == set()
+
+
+class Deadly:
+    """Consumers over one queue, one after the other, each of which dies as soon as it handles message 1."""
+
+    def __init__(self) -> None:
+        self.scene = Scene(settings=msgspec.structs.replace(QUICK, deaths=3, stop_timeout=timedelta(0)))
+        self.company: list[int] = []
+        """For each death, how many others were being handled beside the message."""
+        self.handled: list[int] = []
+
+    async def run(self) -> bool:
+        """Run one until it dies, or has nothing left to do; return whether it died."""
+        scene, dying, dead, running = self.scene, threading.Event(), threading.Event(), set[int]()
+        consumer = Consumer(
+            "clock", receiver=MemoryReceiver(scene.queue), database=scene.store, settings=scene.consumer.settings,
+            types=TYPES,
+        )  # fmt: skip
+
+        @consumer.on(Ticked)
+        def handle(event: Ticked) -> None:
+            if event.number == 1:
+                self.company.append(len(running))
+                dying.set()
+                dead.wait(30)
+                raise ValueError("the process is gone")
+            running.add(event.number)
+            dying.wait(0.2)  # long enough for the deadly one to come, if it may come beside this one
+            running.discard(event.number)
+            self.handled.append(event.number)
+
+        async with consumer:
+            await until(lambda: dying.is_set() or not (scene.queue.waiting or scene.queue.unacknowledged))
+            consumer.stop()
+            dead.set()
+        return dying.is_set()
+
+
+async def test_a_message_that_kills_its_consumer_is_handled_alone_and_given_up() -> None:
+    """At first beside others, then again, since the first death may have another cause, then three times alone."""
+    deadly = Deadly()
+    scene, count = deadly.scene, 1
+    is_dead = True
+    while is_dead:
+        scene.put(tick(1, "k1")) if count == 1 else None
+        count += 1
+        scene.put(tick(count, f"k{count}"))
+        is_dead = await deadly.run()
+        assert len(deadly.company) < 10
+    assert len(deadly.company) == 5
+    assert deadly.company[2:] == [0, 0, 0]
+    assert set(deadly.handled) == set(range(2, count + 1))
+    (failed,) = [row for row in scene.store.data.inbox.values() if row.status == "failed"]
+    assert failed.last_error == "the consumer died 3 times while it handled this message alone"
+    assert failed.message is not None
+
+
+async def test_what_is_older_than_the_dedup_window_is_forgotten_and_nothing_else() -> None:
+    clock = FrozenClock()
+    scene = Scene(settings=msgspec.structs.replace(QUICK, retention=timedelta(hours=2)))
+    scene.store = MemoryStore(clock=clock)
+    unit = scene.consumer._processor
+    unit._unit = UnitOfWork(Inbox("clock"), build_transactions(scene.store), threads=1)
+    unit._unit.open()
+    for number in (1, 2):
+        await unit._run(partial(Inbox("clock").accept, message=tick(number)))
+        clock.advance(timedelta(hours=1))
+    await unit._run(lambda tx: Inbox("clock").fail(tx, tick(3), error="no", attempts=1, content=b"x"))
+    await unit.forget_old()
+    assert scene.records("done") == {"m2"}
+    clock.advance(timedelta(days=80))
+    await unit.forget_old()
+    assert (scene.records("done"), scene.records("failed")) == (set(), {"m3"})
+    clock.advance(timedelta(days=10))
+    await unit.forget_old()
+    assert scene.records("failed") == set()
+    unit._unit.close()
 
 
 async def test_a_consumer_without_handlers_is_refused(scene: Scene) -> None:

@@ -6,12 +6,17 @@ import re
 
 import pytest
 
-from tests.support.defaults import PAGE, ROWS, Default, build_page, read_default
+from tests.support.defaults import PAGE, ROWS, Default, build_page, list_settings, read_default
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section}.{row.key}")
 def test_a_documented_default_is_in_force(row: Default) -> None:
     assert read_default(row) == row.value
+
+
+def test_every_default_is_documented() -> None:
+    documented = [(row.section, row.key) for row in ROWS]
+    assert sorted(documented) == sorted(list_settings())
 
 
 def test_the_page_is_what_the_table_says() -> None:

@@ -128,6 +128,17 @@ async def test_a_message_that_is_returned_often_stays(topology: Topology) -> Non
     assert received.body == b"again and again"
 
 
+async def test_given_back_latest_first_they_come_in_the_queues_order(topology: Topology) -> None:
+    own = f"{topology.queue}-own"
+    async with opened(topology.url, queue=own, declare=True, exchange=topology.exchange) as one:
+        bodies = [b"1", b"2", b"3", b"4"]
+        for body in bodies:
+            await put(topology, body)
+        for received in reversed(await take(one, 4)):
+            await one.give_back(received)
+        assert [received.body for received in await take(one, 4)] == bodies
+
+
 async def test_the_exchange_is_made_too(topology: Topology) -> None:
     own = f"{topology.queue}-own"
     async with opened(topology.url, queue=own, declare=True, exchange=own):

@@ -7,6 +7,8 @@ import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from pillarbox import Outbox
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.contracts.store import Selection
@@ -14,8 +16,12 @@ from pillarbox.message import Names, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, Duty, RelaySettings, Retention
 from pillarbox.stores.factory import open_schema
+from pillarbox.stores.memory import MemoryData
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.urls import parse_store_url
+from pillarbox.testing import MemoryHarness
+from pillarbox.testing.samples import sample, sample_relay
+from pillarbox.testing.store_contract.arrange import HOUR, LANE, NEAR, close, own, put
 
 _DEADLINE = 20
 
@@ -63,3 +69,26 @@ async def test_a_relay_that_only_cleans_sends_nothing_and_removes_what_is_old(tm
     assert waiting.attempts == 0
     assert len(transport.received) == 1
     await store.close()
+
+
+@pytest.mark.parametrize("duty", [Duty.CLEAN, Duty.RECOVER])
+async def test_each_duty_does_its_own_work_alone(duty: Duty) -> None:
+    """Cleaning removes old messages and inbox records; recovering removes relays that are gone."""
+    data = MemoryData()
+    harness = MemoryHarness(make_data=lambda: data)
+    store = harness.store
+    gone = sample_relay()
+    await store.register(gone, lease=timedelta(0))
+    (message,) = await put(harness, sample(key=NEAR))
+    fence = await own(store, LANE)
+    await close(store, fence, message, State.DELIVERED)
+    await store.leave(fence.relay_id)
+    await harness.accept("billing", "/shop", "1")
+    nothing = timedelta(0)
+    settings = RelaySettings(
+        duties=[duty], stale_after=nothing, retention=Retention(delivered=nothing, inbox=nothing, every=HOUR)
+    )
+    destination = Destination(MemoryTransport, DestinationSettings(name="orders"))
+    await Relay(store, [destination], settings=settings).run(once=True)
+    does = (gone.relay_id not in data.relays, not data.history, not data.inbox)
+    assert does == ((False, True, True) if duty is Duty.CLEAN else (True, False, False))

@@ -19,6 +19,7 @@ from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.contracts.store import Registry
 from pillarbox.errors import StoreUnavailable
 from pillarbox.message import Names
+from pillarbox.operations import health as health_module
 from pillarbox.operations.health import HealthApp, Probes
 from pillarbox.operations.prometheus import PrometheusTelemetry
 from pillarbox.relay.relay import Destination, Relay
@@ -121,6 +122,14 @@ async def test_however_many_ask_the_tables_are_asked_once(service: Service) -> N
     async with asking(service.health) as client:
         answers = await asyncio.gather(*(client.get(f"/{path}") for path in ("livez", "readyz") * 20))
     assert {answer.status_code for answer in answers} == {200, 503}
+    assert service.store.asked == 1
+
+
+async def test_whoever_asks_again_soon_gets_the_same_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_module, "_FRESH_FOR", 3600.0)
+    async with asking(service.health) as client:
+        for path in ("livez", "readyz", "livez"):
+            await client.get(f"/{path}")
     assert service.store.asked == 1
 
 

@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pillarbox import Outbox
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.brokers.memory import MemoryTransport
-from pillarbox.contracts.transport import Transport
+from pillarbox.contracts.transport import Outcome, Transport
 from pillarbox.errors import ConfigError
-from pillarbox.message import Names
-from pillarbox.operations.health import HealthApp, HealthServer, Probes, parse_address
+from pillarbox.message import Message, Names
+from pillarbox.operations.health import HealthApp, HealthServer, Probes, ProbeSettings, parse_address
 from pillarbox.operations.prometheus import PrometheusTelemetry
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings, RelaySettings
@@ -194,6 +194,53 @@ async def test_cut_off_from_one_broker_an_idle_relay_names_it_and_no_other(tmp_p
                     await made.becomes("readyz", 200)
             finally:
                 await asyncio.to_thread(made.server.stop)
+
+
+class Mute(MemoryTransport):
+    """Takes messages, and never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = asyncio.Event()
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        self.sent.set()
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_messages_that_stay_in_its_hands_make_it_unlive_and_those_of_others_do_not(tmp_path: Path) -> None:
+    """Over the claims that are in the tables, as old as they are there."""
+    file = tmp_path / "shop.db"
+    await open_schema(parse_store_url(f"sqlite:///{file}"), names=Names()).install()
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        Outbox(routes="billing", source="/shop").publish(connection, {"n": 1}, type="ticked")
+    transport = Mute()
+    destination = Destination(lambda: transport, DestinationSettings(name="billing", send_timeout=timedelta(hours=1)))
+    stuck = Relay(SqliteStore(file), [destination], settings=SETTINGS)
+    other = Relay(
+        SqliteStore(file), [Destination(MemoryTransport, DestinationSettings(name="mail"))], settings=SETTINGS
+    )
+    settings = ProbeSettings(stuck_after=timedelta(minutes=10))
+    run = asyncio.create_task(stuck.run())
+    probes = [
+        Probes(SqliteStore(file), health, settings=settings) for health in (lambda: stuck.health, lambda: other.health)
+    ]
+    try:
+        async with other, asyncio.timeout(PATIENCE):
+            await transport.sent.wait()
+            while not other.health.relay_id:  # noqa: ASYNC110 - it registers
+                await asyncio.sleep(0.01)
+            assert [(await one.check_liveness()).ok for one in probes] == [True, True]
+            with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute("update pillarbox_claim set claimed_at = claimed_at - 601 * 1000000")
+            while (result := await probes[0].check_liveness()).ok:  # noqa: ASYNC110 - the last answer holds a moment
+                await asyncio.sleep(0.05)
+            assert list(result.reasons) == ["1 messages have been in its hands for over 10m"]
+            assert (await probes[1].check_liveness()).ok
+    finally:
+        run.cancel()
+        await asyncio.gather(run, *(one.close() for one in probes), return_exceptions=True)
 
 
 async def test_a_loop_that_hangs_is_neither_ready_nor_alive(served: Served) -> None:

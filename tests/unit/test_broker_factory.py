@@ -180,7 +180,7 @@ def test_values_are_percent_encoded_and_keep_their_plus() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"timout": "5s"}, "no option 'timout'; it has allow_private, ca, client_certificate"),
+        ({"timout": "5s"}, "no option 'timout'; it has allow_private, batch, ca, client_certificate"),
         ({"timeout": "soon"}, "timeout is not a duration"),
         ({"timeout": 5}, "timeout is not a duration"),
         ({"timeout": "99999999999999d"}, "over 0 and at most 1 hour"),

@@ -270,6 +270,13 @@ def test_binary_headers_as_protocols_bring_them() -> None:
     assert (event.content_type, event.payload) == ("text/plain", b"hello")
 
 
+@pytest.mark.parametrize("prefix", ["cloudEvents:", "cloudEvents_", "ce-"])
+def test_every_prefix_that_is_written_to_rabbitmq_is_read(prefix: str) -> None:
+    attributes = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "t"}
+    event = from_binary({prefix + name: value for name, value in attributes.items()}, b"", binding=AMQP)
+    assert (event.message_id, event.source, event.type, dict(event.headers)) == ("1", "/shop", "t", {})
+
+
 def test_bytes_numbers_times_and_tables_in_headers() -> None:
     event = from_binary(
         {

@@ -26,9 +26,11 @@ from tests.support.configs import BASE, entry, load, refusal
 
 def test_a_relay_gets_what_its_settings_say(tmp_path: Path) -> None:
     text = '[relay]\nlease = "3s"\nmax_lanes = 5\n[relay.retention]\nfailed = "1d"\ndelivered = "forever"\n'
+    text += '[relay.labels]\nteam = "shop"\n"example.org/zone" = "eu"\n'
     settings = read_relay_section(load(tmp_path, text, PILLARBOX_RELAY_DUTIES="retry,send")).settings
 
     assert (settings.lease, settings.max_lanes, settings.duties) == (timedelta(seconds=3), 5, (Duty.RETRY, Duty.SEND))
+    assert settings.labels == {"team": "shop", "example.org/zone": "eu"}
     assert (settings.retention.failed, settings.retention.delivered) == (timedelta(days=1), FOREVER)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.decoding import to_usable_id
+from pillarbox.cloudevents import AMQP
+from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
+from pillarbox.decoding import decode_incoming, encode_incoming, to_usable_id
 from pillarbox.message import MAX_TEXT
 
 
@@ -18,3 +20,11 @@ def test_another_is_a_digest_of_its_own(text: str) -> None:
     assert to_usable_id(text).startswith("sha256:")
     assert to_usable_id(text) == to_usable_id(text)
     assert to_usable_id(text) != to_usable_id(f"{text}.")
+
+
+def test_a_kept_message_comes_back_whole_and_as_one_that_was_delivered_before() -> None:
+    identity = FallbackIdentity(message_id="1", source="rabbitmq:orders", type="order", topic="orders")
+    came = IncomingMessage(headers={"a": 1, "b": "c"}, body=b"\x00", binding=AMQP, fallback=identity, token=object())
+    back = decode_incoming(encode_incoming(came))
+    assert (back.headers, back.body, back.binding, back.fallback) == (came.headers, came.body, AMQP, identity)
+    assert (came.redelivered, back.redelivered) == (False, True)

@@ -38,9 +38,12 @@ def test_the_message_itself_is_at_fault(code: int) -> None:
     assert outcome(code).rejected
 
 
-@pytest.mark.parametrize("code", [0x80, 0x83, 0x87, 0x91, 0x92, 0x97])
-def test_it_may_work_later(code: int) -> None:
+@pytest.mark.parametrize(("code", "is_free"), [
+    (0x80, False), (0x83, False), (0x87, True), (0x91, True), (0x92, True), (0x97, True),
+])  # fmt: skip
+def test_it_may_work_later_and_costs_no_attempt_where_the_message_is_not_at_fault(code: int, is_free: bool) -> None:
     assert not outcome(code).rejected
+    assert (outcome(code).not_now, outcome(code).missing) == (is_free, code == 0x87)
 
 
 def test_a_denied_topic_is_named() -> None:

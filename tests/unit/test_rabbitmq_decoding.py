@@ -374,3 +374,14 @@ async def test_a_frame_that_breaks_the_rules_ends_the_connection(frame: bytes, s
         reason = await ended(connection)
         assert isinstance(reason, Broken)
         assert said in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("flag", "count", "is_redelivered"), [(False, None, False), (True, None, True), (False, 0, False), (False, 1, True)]
+)
+def test_a_repeat_is_known_by_the_flag_or_by_the_count_of_a_quorum_queue(
+    flag: bool, count: int | None, is_redelivered: bool
+) -> None:
+    properties = Properties(headers={} if count is None else {"x-delivery-count": count})
+    received = to_incoming(Delivery(1, flag, "k", properties, b""), queue="q", token=None)
+    assert received.redelivered is is_redelivered

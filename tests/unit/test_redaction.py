@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.redaction import format_traceback, redact, redact_line
+from pillarbox.redaction import format_traceback, redact, redact_line, redact_url
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,22 @@ def test_half_a_secret_at_the_cut_is_not_shown() -> None:
     for filler in range(100, 200):
         text = f"{before}{'x' * filler} amqp://shop:{'hunter2' * 300}@mq"
         assert "hunter" not in redact_line(text, limit=300)
+        seed = f"{before}{'x' * filler} SU{'A2B7' * 14}"  # one that is known by its length
+        assert "A2B7" not in redact_line(seed, limit=300)
+
+
+def test_what_just_fits_is_not_cut() -> None:
+    assert redact_line("x" * 300) == "x" * 300
+    assert redact_line("x" * 301) == "x" * 299 + "…"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("amqp://shop@mq/x", "amqp://shop@mq/x"),
+        ("nats://hunter2@mq", "nats://***@mq"),
+        ("https://hunter2@shop.example/x", "https://***@shop.example/x"),
+    ],
+)
+def test_a_login_without_a_colon_may_be_a_token(url: str, shown: str) -> None:
+    assert redact_url(url) == shown

@@ -50,6 +50,13 @@ def test_every_given_pattern_must_match() -> None:
         found(routes, kind=Kind.COMMAND, tenant="eu-1")
 
 
+def test_a_header_that_is_missing_matches_no_pattern() -> None:
+    """Not even the one that takes every text, the empty one included."""
+    routes = Routes([Route(to="a", headers={"tenant": "*"})])
+    assert found(routes, tenant="") == found(routes, tenant="eu") == ("a",)
+    assert found(routes) == found(routes, region="eu") == (SKIPPED_DESTINATION,)
+
+
 def test_with_header_patterns_nothing_is_remembered_across_headers() -> None:
     routes = Routes([Route(to="a", headers={"tenant": "eu"}), Route(to="b", headers={"tenant": "us"})])
     assert [found(routes, tenant=one) for one in ("eu", "us", "eu")] == [("a",), ("b",), ("a",)]

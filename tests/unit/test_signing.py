@@ -155,7 +155,8 @@ def test_a_secret_is_base64_after_its_prefix_and_itself_without() -> None:
     assert signing_key("a raw secret of 30 characters…") == "a raw secret of 30 characters…".encode()
 
 
-@pytest.mark.parametrize("secret", ["", "short", "whsec_", "whsec_c2hvcnQ=", "whsec_not base64 at all, is it!!!!",
+@pytest.mark.parametrize("secret", ["", "short", "twenty-three bytes long", "whsec_", "whsec_c2hvcnQ=",
+                                    "whsec_not base64 at all, is it!!!!",
                                     "whsk_" + "a" * 44, "whpk_" + "a" * 44])  # fmt: skip
 def test_a_secret_that_is_not_one_is_refused_without_being_repeated(secret: str) -> None:
     with pytest.raises(ConfigError) as refused:

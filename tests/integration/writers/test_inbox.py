@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -129,6 +130,49 @@ async def test_our_own_messages_are_known_by_message_id(handle: Handle, place: P
     assert await accept(inbox, handle, sent)
     await handle.commit()
     assert seen(place) == [("billing", "/shop", str(sent.message_id), "done", 0)]
+
+
+async def test_forgetting_keeps_the_window_and_what_failed(handle: Handle, place: Place, inbox: Inbox) -> None:
+    """Records of two hours ago: done, started, failed, redriven, and one of another consumer; and one done just now."""
+    old, new = [CloudEvent(id=f"e-{number}") for number in range(4)], CloudEvent(id="new")
+    await handle.begin()
+    await accept(inbox, handle, old[0])
+    await accept(Inbox("mail", schema=place.names.schema), handle, CloudEvent(id="mail"))
+    await resolve(inbox.start(handle.tx, old[1]))
+    for event in old[2:]:
+        await resolve(inbox.fail(handle.tx, event, error="no", attempts=3, content=b"x"))
+    await resolve(inbox.start(handle.tx, old[3]))
+    await handle.commit()
+    hours = "interval '2 hours'" if isinstance(place, PostgresPlace) else str(2 * 3600 * 1_000_000)
+    _write(place, f"update pillarbox_inbox set status_at = status_at - {hours}")
+    await handle.begin()
+    await accept(inbox, handle, new)
+    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(hours=3))) == 0
+    assert await resolve(inbox.forget(handle.tx, older_than=timedelta(hours=1))) == 2
+    assert not await accept(inbox, handle, new)
+    await handle.commit()
+    assert {row[2] for row in seen(place)} == {"e-2", "e-3", "new", "mail"}
+    await handle.begin()
+    hour = timedelta(hours=1)
+    assert await resolve(inbox.forget(handle.tx, older_than=hour, failed_older_than=3 * hour)) == 0
+    assert await resolve(inbox.forget(handle.tx, older_than=hour, failed_older_than=hour)) == 2
+    await handle.commit()
+
+
+async def test_what_is_done_does_not_fail_any_more(handle: Handle, place: Place, inbox: Inbox) -> None:
+    """Another process handled it meanwhile: its effect is there."""
+    await handle.begin()
+    await accept(inbox, handle, CloudEvent())
+    await resolve(inbox.fail(handle.tx, CloudEvent(), error="no", attempts=3, content=b"x"))
+    await handle.commit()
+    assert [row[3] for row in seen(place)] == ["done"]
+
+
+async def test_a_failed_message_that_comes_again_is_counted_afresh(handle: Handle, place: Place, inbox: Inbox) -> None:
+    await handle.begin()
+    await resolve(inbox.fail(handle.tx, CloudEvent(), error="no", attempts=3, content=b"x"))
+    assert [await resolve(inbox.start(handle.tx, CloudEvent())) for _ in range(2)] == [1, 2]
+    await handle.commit()
 
 
 async def test_new_message_is_one_statement(handle: Handle, place: Place, inbox: Inbox) -> None:

@@ -16,7 +16,7 @@ TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test
 EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo defaults example test check format bench simulate crash chain fuzz fault-table deploy test-servers test-oldest test-newest constraints clean
+.PHONY: help venv demo defaults example test check format bench simulate crash chain mutants fuzz fault-table deploy test-servers test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,11 +78,14 @@ crash: $(READY) ## Kill processes at named points and count what is lost (ARGS="
 chain: $(READY) ## Kill relays and consumers between three services, and compare what they did (ARGS="--lines http" passes options)
 	$(BIN)/python -m proof.chain $(ARGS)
 
+mutants: $(READY) ## Break the code in small ways, one at a time, and see which tests notice (JOBS=2, ONLY=relay tries one area)
+	$(BIN)/python -m proof.mutants --jobs $(if $(filter command line environment,$(origin JOBS)),$(JOBS),2) --page docs/mutants.md $(if $(ONLY),--only '$(ONLY)') $(ARGS)
+
 fuzz: $(READY) ## Receive random malformed messages and read random rows, 10,000 of each (COUNT=500 draws fewer, ARGS passes options)
 	PILLARBOX_FUZZ_COUNT=$(or $(COUNT),10000) $(BIN)/python -m pytest -m fuzz -n $(JOBS) $(ARGS)
 
-fault-table: $(READY) ## Try every fault on every broker, and write docs/transports/faults.md
-	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/faults/test_faults.py $(ARGS)
+fault-table: $(READY) ## Try every fault and partial outage on every broker, and write docs/transports/faults.md
+	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/faults/test_faults.py --timeout 600 $(ARGS)
 
 test-servers: $(READY) ## Run what meets a server on other versions of it, and write docs/support.md (ROWS="mysql redis" runs these)
 	JOBS=$(JOBS) $(BIN)/python -m tests.support.server_matrix $(ROWS)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Generic, Literal, Self, TypeVar, cast, get_origin
 
 import msgspec
 
@@ -217,16 +217,32 @@ def read_section(config: Config, cls: type[S], *, at: KeyPath, beside: Sequence[
 
 def read_layers(config: Config, fields: Iterable[Field], *, at: KeyPath) -> Sequence[Layer]:
     """Return the values of a table by origin, the weakest first. `ConfigError` for a key or variable not known."""
+    fields = list(fields)
     paths = [field.path for field in fields]
     variables = {path: to_variable((*at, *path)) for path in paths}
     _check_variables(config.environ, prefix=f"{to_variable(at)}_", known=variables.values())
-    file = config.file_layer(at)
+    file = _join_tables(config.file_layer(at), [field.path for field in fields if get_origin(field.type) is Mapping])
     for path in file:
         check_key(path, paths, at=at, where=file[path].origin.where)
     environment = {
         path: value for path, name in variables.items() if (value := _read_variable(name, config.environ)) is not None
     }
     return [file, environment, config.flag_layer(at)]
+
+
+def _join_tables(layer: Layer, paths: Sequence[KeyPath]) -> Layer:
+    """Return the layer with one value for each of these tables, whose keys are the user's own."""
+    joined: dict[KeyPath, ConfigValue] = {}
+    for path, given in layer.items():
+        table = next((table for table in paths if path[: len(table)] == table and path != table), None)
+        if table is None:
+            joined[path] = given
+            continue
+        known = joined[table].value if table in joined else {}
+        # A table in the table is no text: whoever parses the value refuses it.
+        value = given.value if len(path) == len(table) + 1 else {}
+        joined[table] = ConfigValue({**cast("dict[str, object]", known), path[len(table)]: value}, given.origin)
+    return joined
 
 
 def merge_layers(layers: Iterable[Layer]) -> dict[KeyPath, ConfigValue]:

@@ -133,6 +133,8 @@ def parse_value(hint: Any, value: object) -> Any:
         return _parse_optional(hint, value)
     if get_origin(hint) is Literal:
         return _parse_choice([str(choice) for choice in get_args(hint)], value)
+    if get_origin(hint) is Mapping:
+        return _parse_texts(value)
     if isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Sequence):
         return _parse_list(get_args(hint)[0], value)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -154,6 +156,17 @@ def _parse_list(hint: Any, value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ConfigError("must be a list, or a text with commas")
     return tuple(parse_value(hint, part) for part in value)
+
+
+def _parse_texts(value: object) -> dict[str, str]:
+    """Read a table of texts, or a text such as `team=shop, zone=eu`."""
+    if isinstance(value, str):
+        parts = [] if value == "none" else [part.partition("=") for part in value.split(",")]
+        if all(equals for _, equals, _ in parts):
+            return {name.strip(): text.strip() for name, _, text in parts}
+    elif isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
+        return dict(value)
+    raise ConfigError("must be a table of texts, or a text such as team=shop,zone=eu")
 
 
 def _parse_choice(choices: Sequence[str], value: object) -> str:

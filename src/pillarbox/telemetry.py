@@ -69,6 +69,8 @@ PAUSED: Final = "outbox_paused"
 LEASES: Final = "outbox_leases"
 RELAYS: Final = "outbox_relays"
 DESTINATION_SERVED: Final = "outbox_destination_relays"
+PROCESS_UP: Final = "outbox_process_up"
+PROCESS_RESTARTS: Final = "outbox_process_restarts"
 INBOX_HANDLED: Final = "inbox_handled"
 INBOX_DUPLICATES: Final = "inbox_duplicates"
 INBOX_FAILED: Final = "inbox_failed"
@@ -151,6 +153,12 @@ class Telemetry:
 
     def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
         """The store refuses to record anything about a message: it stays with this relay, and is not sent again."""
+
+    def on_run_broken(self, destination: str, messages: Sequence[Message]) -> None:
+        """The transport acknowledged these behind a message of their key that it did not acknowledge, in one send.
+
+        They may have arrived out of order. They are sent again in order, and from now on one of a key at a time.
+        """
 
     def on_duty_failed(self, what: str, error: Exception) -> None:
         """A duty such as cleaning failed; it is repeated at its next turn."""
@@ -263,6 +271,15 @@ class LoggingTelemetry(Telemetry):
         text = "set %s to %s aside, because the store refuses to record anything about it: %s"
         log.error(text, message.message_id, destination, reason, extra=extra)
 
+    def on_run_broken(self, destination: str, messages: Sequence[Message]) -> None:
+        text = (
+            "the transport of %s broke its promise for runs: it acknowledged %s and %d more behind a message of the "
+            "same key that it did not acknowledge. They may have arrived out of order, and are sent again. From now on "
+            "one message of a key goes at a time; report this to the author of the transport"
+        )
+        fields = _fields(destination, messages[0])
+        log.error(text, destination, messages[0].message_id, len(messages) - 1, extra=fields)
+
     def on_duty_failed(self, what: str, error: Exception) -> None:
         reason = redact_line(f"{type(error).__name__}: {error}")
         log.warning("%s failed, trying again later: %s", what, reason, extra={"error": reason})
@@ -353,6 +370,10 @@ class CompositeTelemetry(Telemetry):
     def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
         for telemetry in self._telemetries:
             telemetry.on_set_aside(destination, message, reason=reason)
+
+    def on_run_broken(self, destination: str, messages: Sequence[Message]) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_run_broken(destination, messages)
 
     def on_duty_failed(self, what: str, error: Exception) -> None:
         for telemetry in self._telemetries:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pillarbox.operations.monitor import Monitor, Status
     from pillarbox.operations.opentelemetry import OpenTelemetry, TracingConsumerTelemetry, publishing_span
     from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
+    from pillarbox.operations.restore import RestoreResult, restore_archive, scan_archive
     from pillarbox.relay.archive import JsonLinesArchive, read_archive
     from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 else:
@@ -34,6 +35,7 @@ else:
             "Probes": "pillarbox.operations.health",
             "PrometheusConsumerTelemetry": "pillarbox.operations.prometheus",
             "PrometheusTelemetry": "pillarbox.operations.prometheus",
+            "RestoreResult": "pillarbox.operations.restore",
             "Status": "pillarbox.operations.monitor",
             "StatusCollector": "pillarbox.operations.prometheus",
             "Telemetry": "pillarbox.telemetry",
@@ -42,6 +44,8 @@ else:
             "find_alerts": "pillarbox.operations.alerts",
             "publishing_span": "pillarbox.operations.opentelemetry",
             "read_archive": "pillarbox.relay.archive",
+            "restore_archive": "pillarbox.operations.restore",
+            "scan_archive": "pillarbox.operations.restore",
         },
     )
 
@@ -61,6 +65,7 @@ __all__ = [
     "Probes",
     "PrometheusConsumerTelemetry",
     "PrometheusTelemetry",
+    "RestoreResult",
     "Status",
     "StatusCollector",
     "Telemetry",
@@ -69,6 +74,8 @@ __all__ = [
     "find_alerts",
     "publishing_span",
     "read_archive",
+    "restore_archive",
+    "scan_archive",
 ]
 
 

@@ -97,14 +97,14 @@ class Connection:
     def is_broken(self) -> bool:
         return not self._connection.is_connected
 
-    async def send(self, commands: bytes) -> None:
-        """Send commands; raise `ConnectionBroken` when that fails. If this is cancelled, the connection is broken."""
-        if self.is_broken:  # redis-py would connect again, and replies would be taken for those of other commands
+    def send(self, commands: bytes) -> None:
+        """Begin to write commands. The reply tells whether they arrived; raise `ConnectionBroken` if it is closed."""
+        writer = getattr(self._connection, "_writer", None)
+        if writer is None:  # redis-py would connect again, and replies would be taken for those of other commands
             raise ConnectionBroken("it is closed")
-        try:
-            await self._connection.send_packed_command([commands], check_health=False)
-        except (RedisError, OSError) as error:
-            raise ConnectionBroken(_describe_error(error)) from error
+        # Nothing waits here until all is written, as redis-py does. A server that takes no message as large as this one
+        # says so and closes at once: the write fails then, and the reason that came before it would never be read.
+        writer.write(commands)
 
     async def read_reply(self) -> object:
         """Return the next reply: bytes, a number, a list, None or an `ErrorReply`; raise `ConnectionBroken` if none."""
@@ -122,7 +122,7 @@ class Connection:
 
     async def call(self, *words: str) -> object:
         """Send one command and return its reply."""
-        await self.send(encode_command(*words))
+        self.send(encode_command(*words))
         return await self.read_reply()
 
     async def close(self) -> None:
@@ -348,7 +348,7 @@ class SharedConnection:
     async def _exchange(self) -> None:
         """Send all calls that wait, and read their replies. A call stays in the queue until it has its reply."""
         calls = list(self._calls)
-        await self._connection.send(b"".join([encode_command(*call.words) for call in calls]))
+        self._connection.send(b"".join([encode_command(*call.words) for call in calls]))
         for call in calls:
             async with asyncio.timeout(call.seconds):
                 reply = await self._connection.read_reply()

@@ -197,7 +197,7 @@ class _Pipeline:
                 if not pieces:
                     continue
                 self.is_written = True
-                await connection.send(b"".join(pieces))
+                connection.send(b"".join(pieces))
                 for index, message in singles:
                     answer = read_add_reply(await connection.read_reply(), key=message.key, is_fixed=self._is_fixed)
                     self.answers[index] = answer
@@ -286,7 +286,7 @@ class _Pipeline:
     async def _wait_until_durable(self, connection: Connection) -> None:
         if self._wait is None or DELIVERED not in self.answers:
             return
-        await connection.send(self._wait)
+        connection.send(self._wait)
         answer = read_wait_reply(await connection.read_reply(), self._durability)
         if answer is not None:
             self._replace_delivered(answer)

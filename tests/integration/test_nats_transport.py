@@ -337,7 +337,7 @@ async def test_a_restarted_server_is_found_again_and_has_everything() -> None:
         async with stream_named(server.url, "S"):
             pass
         async with opened(server.url, subject="S.{topic}") as transport:
-            assert await transport.send([sample() for _ in range(100)]) == [DELIVERED] * 100
+            assert await transport.send([sample(key=None) for _ in range(100)]) == [DELIVERED] * 100
             await asyncio.to_thread(server.kill)
             with pytest.raises(TransportUnavailable):
                 await transport.ping()

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from urllib.parse import quote, urlsplit
 from uuid import UUID
 
+import asyncpg
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -482,3 +483,53 @@ def test_the_url_says_which() -> None:
     for scheme, driver in (("postgresql+psycopg", "PsycopgDriver"), ("postgresql+asyncpg", "AsyncpgDriver")):
         store: Any = open_store(f"{scheme}://127.0.0.1/shop")
         assert type(store._database.driver).__name__ == driver
+
+
+async def test_a_connection_can_be_dropped_twice(driver: Driver, postgres_url: str) -> None:
+    """Two silent connections are found at one moment, and the first drop takes all of them."""
+    pool = await driver.create_pool(postgres_url, size=2, timeout=PATIENCE)
+    async with pool.acquire(timeout=PATIENCE) as first, pool.acquire(timeout=PATIENCE) as second:
+        driver.abort(first)
+        pool.abort()
+        driver.abort(second)
+    await pool.close()
+
+
+async def test_a_statement_on_a_connection_that_was_dropped_meets_an_absent_server(
+    name: DriverName, postgres_url: str
+) -> None:
+    """asyncpg stumbles over its own connection when that is dropped between two steps of a statement."""
+    async with database(name, postgres_url) as opened:
+
+        async def fail(*, dropped: bool) -> None:
+            async with opened.quick() as connection:
+                if dropped:
+                    assert opened._pool is not None
+                    opened._pool._drop(connection)
+                raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
+
+        with pytest.raises(StoreUnavailable):
+            await fail(dropped=True)
+        with pytest.raises(AttributeError):
+            await fail(dropped=False)
+
+
+async def test_asyncpg_asks_for_array_types_once(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = load_driver("asyncpg")
+    async with connected(driver, postgres_url) as connection:
+        assert await connection.fetchval("select $1::bigint[]", [1, 2]) == [1, 2]
+    asked: list[object] = []
+    ask = asyncpg.Connection._introspect_types  # type: ignore[attr-defined]
+
+    async def count(self: Any, oids: Any, timeout: Any) -> Any:
+        asked.append(oids)
+        return await ask(self, oids, timeout)
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", count)
+    async with connected(driver, postgres_url) as connection:
+        assert await connection.fetchval("select $1::bigint[]", [3]) == [3]
+        assert await connection.fetchval("select $1::uuid[]", [UUID(int=1)]) == [UUID(int=1)]
+        assert not asked
+        await connection.execute("create type pg_temp.mood as enum ('ok')")
+        assert await connection.fetchval("select $1::pg_temp.mood[]", ["ok"]) == ["ok"]
+        assert asked

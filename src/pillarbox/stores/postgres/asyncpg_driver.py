@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 from weakref import WeakSet
@@ -11,7 +13,7 @@ from weakref import WeakSet
 import asyncpg
 
 from pillarbox.stores.liveness import set_keepalive
-from pillarbox.stores.postgres.driver import Connection, OnConnect, Pool, Refusal, Settings, decode_time, encode_time
+from pillarbox.stores.postgres.driver import EPOCH, Connection, OnConnect, Pool, Refusal, Settings, encode_time
 from pillarbox.stores.tls import SYSTEM_AUTHORITIES, find_authorities, secure_postgres_url
 
 __all__ = ["AsyncpgDriver"]
@@ -20,8 +22,21 @@ _MAX_PREPARED: Final = 200
 """The number of statements that a direct connection keeps prepared."""
 
 
+_BUILT_IN: Final = 10_000
+"""Types with lower ids are the same on every server."""
+_ARRAYS: Final = "select " + ", ".join(
+    f"null::{name}[]" for name in ("bool", "int2", "int4", "int8", "interval", "text", "timestamptz", "uuid", "xid8")
+)
+_array_types: dict[int, Any] = {}
+"""Built-in array types, as asyncpg describes them to itself."""
+
+
 class _Connection(asyncpg.Connection):
-    """Keeps its settings when it goes back to the pool: a reset would cost a round trip and unpin the plans."""
+    """Keeps its settings when it goes back to the pool: a reset would cost a round trip and unpin the plans.
+
+    Array types are looked up once, not on every connection: the lookup takes the server longer than all other work of a
+    new connection. asyncpg has no setting for that. Should it ask in another way some day, it only asks more often.
+    """
 
     def __init__(self, protocol: Any, transport: Any, *values: Any, **options: Any) -> None:
         super().__init__(protocol, transport, *values, **options)
@@ -29,6 +44,20 @@ class _Connection(asyncpg.Connection):
 
     def get_reset_query(self) -> str:
         return ""
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:
+        oids = list(typeoids)
+        if _array_types.keys() >= set(oids):
+            return [_array_types[oid] for oid in oids], _Remembered
+        types, statement = await super()._introspect_types(oids, timeout)  # type: ignore[misc]
+        _array_types.update({row["oid"]: row for row in types if row["elemtype"] and row["oid"] < _BUILT_IN})
+        return types, statement
+
+
+class _Remembered:
+    """Stands for the statement of a lookup that was not needed."""
+
+    name: ClassVar = "remembered"
 
 
 class AsyncpgPool:
@@ -95,9 +124,11 @@ class AsyncpgDriver:
                 "timestamptz",
                 schema="pg_catalog",
                 encoder=lambda at: (encode_time(at),),
-                decoder=lambda stored: decode_time(stored[0]),
+                decoder=_decode_time,
                 format="tuple",
             )
+            if not _array_types:
+                await connection.fetchrow(_ARRAYS)
             if on_connect is not None:
                 await on_connect(connection)
 
@@ -125,10 +156,19 @@ class AsyncpgDriver:
         return Refusal(error.sqlstate or "", str(error).partition("\n")[0])
 
     def abort(self, connection: Any) -> None:
-        connection.terminate()
+        with suppress(asyncpg.InterfaceError):  # another drop has taken it out of its pool already
+            connection.terminate()
 
     def unwrap(self, connection: Any) -> Any:
         return connection
+
+
+def _decode_time(stored: tuple[int]) -> datetime | None:
+    """Do as `decode_time` does, without another call: several times of every message pass here."""
+    try:
+        return EPOCH + timedelta(0, 0, stored[0])
+    except OverflowError:
+        return None
 
 
 _SYSTEM_AUTHORITIES: Final = f"sslrootcert={SYSTEM_AUTHORITIES}"

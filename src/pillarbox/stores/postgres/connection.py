@@ -119,6 +119,7 @@ class LentPool:
         self._pool = pool
         self._driver = driver
         self._timeout = timeout
+        self._drops = 0
         self.limit: AnswerLimit | None = None
 
     @asynccontextmanager
@@ -127,7 +128,8 @@ class LentPool:
         limit = self.limit if limited else None
         if limit is None:
             async with self._pool.acquire(timeout=self._timeout) as connection:
-                yield connection
+                with self._name_drops():
+                    yield connection
             return
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -137,7 +139,8 @@ class LentPool:
                 began_at = loop.time()
                 alarm = loop.call_later(limit.get(began_at), self._drop, connection)
                 try:
-                    yield connection
+                    with self._name_drops():
+                        yield connection
                 except asyncio.CancelledError:
                     # Drivers tell the server and wait for its answer, which never comes over a dropped connection.
                     self._driver.abort(connection)
@@ -150,7 +153,22 @@ class LentPool:
             raise
         limit.note(loop.time() - began_at, loop.time())
 
+    @contextmanager
+    def _name_drops(self) -> Iterator[None]:
+        """Raise the error of a lost connection where a driver fails otherwise, because its connection was dropped.
+
+        asyncpg looks for its connection once more between two steps of a statement, and finds None.
+        """
+        drops = self._drops
+        try:
+            yield
+        except AttributeError as error:
+            if self._drops == drops:
+                raise
+            raise ConnectionResetError("the connection was dropped, because the server was silent") from error
+
     def _drop(self, connection: Connection) -> None:
+        self._drops += 1
         if self.limit is not None:
             self.limit.double(asyncio.get_running_loop().time())
         self._driver.abort(connection)

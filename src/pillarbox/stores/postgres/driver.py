@@ -16,6 +16,7 @@ import msgspec
 from pillarbox.errors import MissingExtra
 
 __all__ = [
+    "EPOCH",
     "Connection",
     "Driver",
     "DriverName",
@@ -42,7 +43,8 @@ OnConnect: TypeAlias = Callable[[Any], Coroutine[Any, Any, None]]
 """Sets a new connection up."""
 
 _NEEDED_FOR: Final = "The PostgreSQL store"
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""PostgreSQL counts microseconds from here."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -52,14 +54,14 @@ def decode_time(microseconds: int) -> datetime | None:
     The drivers' own decoders raise for such a value: one row of somebody would end the read of all others.
     """
     try:
-        return _EPOCH + timedelta(0, 0, microseconds)
+        return EPOCH + timedelta(0, 0, microseconds)
     except OverflowError:
         return None
 
 
 def encode_time(at: datetime) -> int:
     """Encode a time as PostgreSQL counts it."""
-    return (at - _EPOCH) // _MICROSECOND
+    return (at - EPOCH) // _MICROSECOND
 
 
 class Connection(Protocol):

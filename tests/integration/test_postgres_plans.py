@@ -16,6 +16,7 @@ import pytest
 from pillarbox.message import Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.postgres.connection import SESSION_SETTINGS
+from pillarbox.stores.postgres.store import build_small_read
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.urls import parse_store_url
 
@@ -58,6 +59,12 @@ _LANE = "'{7}'::smallint[]"
             {"pkey"},
         ),
         (
+            "small_read",
+            f"'orders', {_LANE}, '{{0}}', 10, 10, '{{5,6}}', '7', 99, 100, '{{}}', 9999",
+            {"fresh", "late"},
+            {"pkey"},
+        ),
+        (
             "read",
             f"'orders', {_LANE}, '{{0}}', 10, 10, '{{}}', '7', 99, 100, '{{hot}}', 9999",
             {"fresh", "late"},
@@ -92,7 +99,9 @@ async def test_a_hot_statement_walks_its_index(
     database: tuple[Any, Names], statement: str, arguments: str, expected: set[str], never: set[str]
 ) -> None:
     connection, names = database
-    sql = Statements("pillarbox.stores.postgres", names)[statement]
+    statements = Statements("pillarbox.stores.postgres", names)
+    is_small = statement == "small_read"
+    sql = build_small_read(statements["read"]) if is_small else statements[statement]
     await connection.execute(f"prepare hot as {sql}")
     plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute hot({arguments})"))
     walked = {index for index in ("pkey", "fresh", "late", "due", "blocked") if f"pillarbox_outbox_{index}" in plan}
@@ -100,6 +109,7 @@ async def test_a_hot_statement_walks_its_index(
     assert not walked & never, plan
     assert "Seq Scan on pillarbox_outbox" not in plan
     assert "Sort" not in plan, plan
+    assert not is_small or "WindowAgg" not in plan, plan
 
 
 _CLOSED = """

@@ -72,7 +72,7 @@ from pillarbox.stores.statistics import clamp_seconds
 from pillarbox.stores.unreadable import NO_TIME, decode_labels, is_key_of_lane
 from pillarbox.stores.waiting import DueSearch, split_by_key
 
-__all__ = ["PostgresStore", "Snapshot"]
+__all__ = ["PostgresStore", "Snapshot", "build_small_read"]
 
 _NEVER: Final = 2**63 - 1
 _SQL_ASCII: Final = (
@@ -83,6 +83,8 @@ _LANES_PER_READ: Final = 8
 """A full read spreads over at least so many lanes, so that one lane's backlog does not crowd out other keys."""
 _LEAST_DONE: Final = 1_000
 """A lane's mark is written when it wins at least so many ids: to walk fewer dead rows costs nothing."""
+_COUNTED_READS: Final = 64
+"""After a large payload so many reads count bytes as they go: where one is, more are likely."""
 _LATE_PER_LIMIT: Final = 10
 _MIN_LATE_LIMIT: Final = 1_000
 
@@ -120,6 +122,9 @@ class PostgresStore:
         self._highest = 0
         """The highest id of a message that was read from this server."""
         self._done: _Done | None = None
+        self._small_read = build_small_read(self._sql["read"])
+        self._counted_reads = 0
+        """How many of the next reads count bytes as they go."""
         self._purge = Purge(self._database, self._sql, now=self._now)
 
     # --- lifecycle ---
@@ -167,8 +172,8 @@ class PostgresStore:
             if cold := [lane for lane in partitions if lane not in cursor.low and lane not in cursor.whole]:
                 done = dict(await connection.fetch(self._sql["lanes_done"], destination, cold))
                 cursor = msgspec.structs.replace(cursor, low={**cursor.low, **done})
-            rows = await connection.fetch(
-                self._sql["read"], *_read_parameters(destination, partitions, cursor, limit), max_bytes
+            rows = await self._fetch_messages(
+                connection, *_read_parameters(destination, partitions, cursor, limit), max_bytes
             )
         result = _build_read_result(rows, partitions, cursor, limit=limit, max_bytes=max_bytes)
         went_back = isinstance(cursor.snapshot, Snapshot) and cursor.snapshot.is_ahead_of(result.cursor.snapshot)
@@ -182,6 +187,16 @@ class PostgresStore:
             # All that were read have no message. Without a mark every further read would walk their dead rows again.
             return await self._mark_empty_lanes(result)
         return result
+
+    async def _fetch_messages(self, connection: Connection, *parameters: object) -> Sequence[Any]:
+        """Return the rows of a read. Most payloads are small: only where one is not, bytes are counted row by row."""
+        if not self._counted_reads:
+            rows = await connection.fetch(self._small_read, *parameters)
+            if all(row[8] is not None or row[2] is None for row in rows[1:]):
+                return rows
+            self._counted_reads = _COUNTED_READS
+        self._counted_reads -= 1
+        return await connection.fetch(self._sql["read"], *parameters)
 
     async def mark_lanes(self, relay_id: UUID) -> None:
         async with self._database.quick() as connection:
@@ -689,6 +704,22 @@ def _read_parameters(destination: str, partitions: Sequence[int], cursor: Cursor
         destination, list(partitions), low, _lane_limit(partitions, limit), limit,
         snapshot.in_progress, snapshot.first_unborn, max(low, default=0), _late_limit(limit), list(cursor.skip),
     )  # fmt: skip
+
+
+_RUNNING_SUM: Final = "sum(octet_length(o.payload)) over (rows between unbounded preceding and 1 preceding)"
+_FRESH_PAYLOAD: Final = "key, payload, content_type, headers"
+
+
+def build_small_read(read: str) -> str:
+    """Build the read without its running sum of bytes, for which the server must store every row once more.
+
+    A fresh payload that is larger than its share of the limit of bytes does not come. So the limit holds, whatever the
+    rows have; but where a payload is missing, the read must be made again with the sum.
+    """
+    before, _, after = read.partition(_RUNNING_SUM)
+    first, payload, rest = after.partition(_FRESH_PAYLOAD)
+    small = payload.replace("payload", "case when octet_length(payload) <= $11::bigint / $5 then payload end")
+    return f"{before}0::bigint{first}{small}{rest}"
 
 
 def _lane_limit(partitions: Sequence[int], limit: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -212,24 +212,34 @@ def compute_targets(registry: Registry, relay_id: UUID, *, max_lanes: int | None
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[UUID]] = {}
     for relay in registry.relays:
         alike.setdefault((tuple(relay.destinations), tuple(relay.reachable)), []).append(relay.relay_id)
-    serving: dict[str, list[UUID]] = {name: [] for name in mine}
-    able: dict[str, list[UUID]] = {name: [] for name in mine}
+    serving: dict[str, list[_Peers]] = {name: [] for name in mine}
+    able: dict[str, list[_Peers]] = {name: [] for name in mine}
     for (destinations, reachable), relay_ids in alike.items():
+        peers = _Peers(len(relay_ids), sum([other < relay_id for other in relay_ids]), relay_id in relay_ids)
         served = mine.intersection(destinations)
         for name in served:
-            serving[name] += relay_ids
+            serving[name].append(peers)
         for name in served.intersection(reachable):
-            able[name] += relay_ids
-    shares = {name: _compute_share(able[name] or serving[name], relay_id) for name in mine}
+            able[name].append(peers)
+    shares = {name: _compute_share(able[name] or serving[name]) for name in mine}
     return shares if max_lanes is None else {name: min(share, max_lanes) for name, share in shares.items()}
 
 
-def _compute_share(relays: Sequence[UUID], relay_id: UUID) -> int:
+class _Peers(NamedTuple):
+    """Relays that are alike, as one relay sees them."""
+
+    size: int
+    before: int
+    """How many of them come before that relay."""
+    has_me: bool
+
+
+def _compute_share(groups: Sequence[_Peers]) -> int:
     """Return how many lanes one of these relays gets: an even share, and the first ones one more for the rest."""
-    if relay_id not in relays:
+    if not any(peers.has_me for peers in groups):
         return 0
-    share, rest = divmod(PARTITIONS, len(relays))
-    return share + (sum(other < relay_id for other in relays) < rest)
+    share, rest = divmod(PARTITIONS, sum(peers.size for peers in groups))
+    return share + (sum(peers.before for peers in groups) < rest)
 
 
 def plan_assignment(owners: Mapping[int, UUID], *, relay_id: UUID, owned: Collection[int], target: int) -> Assignment:

@@ -90,20 +90,26 @@ def is_sound(message: Message) -> bool:
     names = (message.type, message.topic, message.content_type, message.source, message.destination)
     if names not in _sound_names:
         _check_names(names)
-    key, partition, own_id = message.key, message.partition, message.correlation_id
+    own_id = message.correlation_id
     if not (own_id.isascii() and own_id.isprintable() and 0 < len(own_id) <= MAX_TEXT):
         check_text(own_id, what="", limit=MAX_TEXT)
-    for optional in (message.subject, message.causation_id):
-        if optional is not None:
-            check_text(optional, what="", limit=MAX_TEXT)
+    if message.subject is not None:
+        check_text(message.subject, what="", limit=MAX_TEXT)
+    if message.causation_id is not None:
+        check_text(message.causation_id, what="", limit=MAX_TEXT)
     if message.headers:
         _check_headers(message.headers)
-    return bool(
-        (0 <= partition < PARTITIONS if key is None else _find_partition(key) == partition)
-        and 0 <= message.attempts <= MAX_ATTEMPTS
-        and type(message.attempts) is int
+    key, attempts = message.key, message.attempts
+    event_time: datetime | None = message.event_time
+    return (
+        (0 <= message.partition < PARTITIONS if key is None else _find_partition(key) == message.partition)
+        and type(attempts) is int
+        and 0 <= attempts <= MAX_ATTEMPTS
         and type(message.payload) is bytes
-        and None not in (message.event_time, message.created_at, message.status_at)
+        # Each by itself: `in` would compare every time with None.
+        and event_time is not None
+        and message.created_at is not None
+        and message.status_at is not None
     )
 
 
@@ -141,6 +147,8 @@ def _to_bytes(value: object) -> bytes:
 
 def decode_labels(stored: Any) -> dict[str, str]:
     """Decode the labels of a relay's row, which may be anything: what no relay would write is left out."""
+    if stored is None:
+        return {}
     try:
         labels = msgspec.json.decode(stored)
     except Exception:  # whatever it is, the relay has no labels and is alive all the same

@@ -831,20 +831,32 @@ def _restored_columns(messages: Sequence[Message], ids: Sequence[int]) -> tuple[
 
 
 def _registry_from_rows(rows: Sequence[Any]) -> Registry:
-    """Build the registry. Every row begins with the time, and has a relay, the lanes of an owner, or nothing else."""
-    relays = [
-        _relay_from_row(relay) for _, *relay, destination, _ in rows if relay[0] is not None and destination is None
-    ]
+    """Build the registry. The first row has the time, each other one a relay, or the lanes of an owner."""
+    relays = [_relay_from_row(row) for row in rows[1:] if row[12] is None]
     live = {relay.relay_id for relay in relays}
     owners: dict[str, dict[int, UUID]] = defaultdict(dict)
-    for _, owner, *_, destination, partitions in rows:
-        if destination is not None and owner in live:
-            owners[destination].update(dict.fromkeys(partitions, owner))
-    return Registry(rows[0][0], sorted(relays, key=_by_relay_id), owners)
+    for row in rows[1 + len(relays) :]:
+        if (owner := row[0]) in live:
+            owners[row[12]].update(dict.fromkeys(row[13], owner))
+    return Registry(rows[0][8], sorted(relays, key=_by_relay_id), owners)
 
 
 def _relay_from_row(row: Sequence[Any]) -> RelayInfo:
-    relay_id, service, host, pid, version, destinations, reachable, asleep, started_at, expires_at, lease, labels = row
+    (
+        relay_id,
+        service,
+        host,
+        pid,
+        version,
+        destinations,
+        reachable,
+        asleep,
+        started_at,
+        expires_at,
+        lease,
+        labels,
+        *_,
+    ) = row
     served = _to_texts(destinations)
     return RelayInfo(
         relay_id=relay_id, service=service, host=host, pid=pid, version=version,
@@ -854,9 +866,9 @@ def _relay_from_row(row: Sequence[Any]) -> RelayInfo:
     )  # fmt: skip
 
 
-def _to_texts(stored: Sequence[Any]) -> list[str]:
+def _to_texts(stored: list[Any]) -> list[str]:
     """Return the texts of an array, which may have null and more dimensions among them."""
-    return list(stored) if set(map(type, stored)) == {str} else [text for text in stored if isinstance(text, str)]
+    return stored if set(map(type, stored)) == {str} else [text for text in stored if isinstance(text, str)]
 
 
 def _by_relay_id(relay: RelayInfo) -> UUID:

@@ -41,21 +41,23 @@ with clock as materialized (
 select relay_id from renewed
 
 -- name: registry
--- The live relays, and then a row for each owner of lanes of a destination, live or not; each with the store's time.
--- Both tables are read once: a look at the lanes for each relay would cost relays times lanes. Labels that no relay wrote
--- may be of any size. What a relay reaches is null where it is all that it serves. $1 now or null, $2 lease of a row that has none
+-- The store's time, then the live relays, and then a row for each owner of lanes of a destination, live or not. Both
+-- tables are read once: a look at the lanes for each relay would cost relays times lanes. Labels that no relay wrote may
+-- be of any size. What a relay reaches is null where it is all that it serves. $1 now or null, $2 lease of a row that has none
 with clock as materialized (
     select coalesce($1::timestamptz, statement_timestamp()) as now
 )
-select clock.now, r.relay_id, r.service, r.host, r.pid, r.version, r.destinations, nullif(r.reachable, r.destinations), r.asleep,
-       r.started_at, r.expires_at, r.lease, case when octet_length(r.labels::text) <= 65536 then r.labels::text end, null::text as destination,
-       null::smallint[] as partitions
+select null::uuid as relay_id, null::text, null::text, null::integer, null::text, null::text[], null::text[], null::boolean, clock.now,
+       null::timestamptz, null::interval, null::text, null::text as destination, null::smallint[] as partitions
   from clock
-  left join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + coalesce(r.lease, $2::interval)
 union all
-select clock.now, l.relay_id, null, null, null, null, null, null, null, null, null, null, null, l.destination, l.partitions
+select r.relay_id, r.service, r.host, r.pid, r.version, r.destinations, nullif(r.reachable, r.destinations), r.asleep, r.started_at,
+       r.expires_at, r.lease, case when octet_length(r.labels::text) <= 65536 then r.labels::text end, null, null
   from clock
- cross join (
+  join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + coalesce(r.lease, $2::interval)
+union all
+select l.relay_id, null, null, null, null, null, null, null, null, null, null, null, l.destination, l.partitions
+  from (
         select relay_id, destination, array_agg(partition) as partitions
           from pillarbox_lane
          where relay_id is not null

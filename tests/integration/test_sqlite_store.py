@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -558,7 +559,7 @@ async def test_a_full_disk_is_unavailable_and_changes_nothing(path: Path, clock:
 
 async def _limit_pages(store: SqliteStore, pages: int) -> None:
     """As a full disk does: SQLite takes no more pages than this, or than there are."""
-    await store._database.read(lambda tx: tx._connection.execute(f"pragma max_page_count = {pages}").fetchone())
+    await store._database.call(lambda connection: connection.execute(f"pragma max_page_count = {pages}").fetchone())
 
 
 @pytest.mark.parametrize(
@@ -622,10 +623,9 @@ async def test_only_what_costs_no_more_than_a_repeat_does_not_wait_for_the_disk(
     levels: list[int] = []
     commit = Database._transaction
 
-    def watched(database: Database, begin: str, *arguments: object) -> object:
-        result = commit(database, begin, *arguments)  # type: ignore[arg-type,var-annotated]
-        assert database._connection is not None
-        levels.append(database._connection.execute("pragma synchronous").fetchone()[0])
+    def watched(database: Database, used: Any, begin: str, *arguments: object) -> object:
+        result = commit(database, used, begin, *arguments)  # type: ignore[arg-type,var-annotated]
+        levels.append(used.get(None).execute("pragma synchronous").fetchone()[0])
         return result
 
     monkeypatch.setattr(Database, "_transaction", watched)
@@ -675,13 +675,13 @@ async def test_a_cancelled_call_leaves_the_store_usable(store: SqliteStore, path
     assert all(task.cancelled() for task in waiting)
 
 
-async def test_closing_lets_go_of_thread_and_file(path: Path) -> None:
+async def test_closing_lets_go_of_threads_and_file(path: Path) -> None:
     store = SqliteStore(path)
     await store.close()
     for _ in range(2):
         await store.open()
         await store.open()
-        assert len(threads()) == 1
+        assert len(threads()) == 2
         await store.close()
         await store.close()
         assert threads() == []
@@ -722,3 +722,22 @@ async def test_a_failing_transaction_is_undone(store: SqliteStore, path: Path) -
         await store._database.write(work)
     assert await store.pauses() == []
     await store.pause("orders", by="me", reason="why")
+
+
+async def test_the_log_is_copied_into_the_file_while_messages_are_written(path: Path, clock: FrozenClock) -> None:
+    """The writer makes no checkpoints of its own, unless the log becomes very long. Others change the file."""
+    async with opened(SqliteStore(path, clock=clock)) as store:
+        fence = await own(store)
+        before = os.stat(path).st_mtime_ns
+        for number in range(1, 5_000):
+            await store.claim(fence, Claim(number, [number]))
+            if os.stat(path).st_mtime_ns != before:
+                break
+        else:
+            pytest.fail("no checkpoint was made")
+
+
+async def test_nothing_is_written_over_the_connection_that_reads(path: Path, clock: FrozenClock) -> None:
+    async with opened(SqliteStore(path, clock=clock)) as store:
+        with pytest.raises(StoreError, match="readonly"):
+            await store._database.read(lambda tx: tx.execute("claims_forget"))

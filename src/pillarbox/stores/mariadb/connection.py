@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
+from uuid import UUID
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.store import Order, Selection
@@ -421,8 +422,14 @@ class Transaction:
 
     def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
         """Add the time, unless it is given, and replace empty lists, which MySQL's grammar does not allow."""
-        bound = {name: _EMPTY_LIST if value == [] else value for name, value in values.items()}
+        bound = {name: _bind_list(value) if isinstance(value, list) else value for name, value in values.items()}
         return {"now": self._now, **bound}
+
+
+def _bind_list(values: list[object]) -> object:
+    if not values:
+        return _EMPTY_LIST
+    return [str(value) for value in values] if isinstance(values[0], UUID) else values
 
 
 _NO_TLS: Final = 2026

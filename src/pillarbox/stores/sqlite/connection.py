@@ -1,4 +1,4 @@
-"""Connection of an SQLite store, in a thread of its own: the event loop never waits for the disk."""
+"""Connections of an SQLite store, each in a thread of its own: the event loop never waits for the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -41,6 +41,10 @@ Synchronous = Literal["full", "normal"]
 _OLDEST_SQLITE: Final = (3, 35)
 _CACHED_STATEMENTS: Final = 256
 _RETRY_INTERVAL: Final = 0.01
+_CHECKPOINT_INTERVAL: Final = 0.25
+_LONGEST_LOG: Final = 10_000
+"""Pages of the write-ahead log at which the writer itself makes a checkpoint, if no other was made before."""
+_NOT_OPEN: Final = "The SQLite store is not open; call open() first."
 _RANDOM: Final = "abs(random() % 4503599627370496)"
 """A number below 2^52."""
 _NOT_UTF8: Final = "Could not decode to UTF-8"
@@ -88,7 +92,12 @@ def _translate(sql: str) -> str:
 
 
 class Database:
-    """One SQLite file, with transactions that run one after the other."""
+    """One SQLite file: transactions that write run one after the other, and beside them those that only read.
+
+    Reads have a connection of their own. A large settlement is SQLite's work alone, for which Python's lock is free:
+    meanwhile the next messages are read and decoded. Checkpoints, which copy the write-ahead log into the file, are
+    made over that connection too, so that no write waits for them.
+    """
 
     def __init__(
         self, path: Path, *, statements: Statements, clock: Clock, synchronous: Synchronous, busy_timeout: timedelta
@@ -98,33 +107,34 @@ class Database:
         self._clock = clock
         self.synchronous: Synchronous = synchronous
         """Level of writes that must not be lost."""
-        self._busy_timeout = busy_timeout.total_seconds()
-        self._thread: ThreadPoolExecutor | None = None
-        self._connection: sqlite3.Connection | None = None
+        self._writer = _Connection(path, busy_timeout=busy_timeout.total_seconds())
+        self._reader = _Connection(path, busy_timeout=busy_timeout.total_seconds(), is_reader=True)
         self._session: object = None
-        self._level = ""
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint_at = 0.0
 
     async def open(self) -> None:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pillarbox-sqlite")
+        if self._session is None:
             try:
-                await self._run_in_thread(self._connect)
+                await self._writer.open()  # first: it switches the file to its write-ahead log
+                await self._reader.open()
             except BaseException:
                 await self.close()
                 raise
+            self._session = object()
 
     async def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            done = asyncio.wrap_future(thread.submit(self._disconnect))
-            thread.shutdown(wait=False)
+        self._session = None
+        closing = [
+            done for connection in (self._reader, self._writer) if (done := connection.start_close()) is not None
+        ]
+        if closing:
             # Cancelling the caller must not leave the file open.
-            await asyncio.shield(done)
-            thread.shutdown()
+            await asyncio.shield(asyncio.gather(*closing))
 
     async def call(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Call a function with the connection, outside any transaction."""
-        return await self._run_in_thread(lambda: function(self._get_connection(None)))
+        """Call a function with the connection that writes, outside any transaction."""
+        return await self._writer.call(lambda: function(self._writer.get(None)))
 
     async def query(self, name: str, values: Mapping[str, object] = {}) -> list[Any]:
         """Run one statement that only reads."""
@@ -132,30 +142,48 @@ class Database:
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run work in one snapshot, without a lock."""
-        return await self._run_in_thread(self._transaction, "begin", None, work)
+        return await self._run(self._reader, "begin", None, work)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run work in one write transaction, on disk when this returns."""
-        return await self._run_in_thread(self._transaction, "begin immediate", self.synchronous, work)
+        return await self._run(self._writer, "begin immediate", self.synchronous, work)
 
     async def write_relaxed(self, work: Callable[[Transaction], T]) -> T:
         """Run work in a write transaction that does not wait for the disk: losing it costs only a repeat."""
-        return await self._run_in_thread(self._transaction, "begin immediate", "normal", work)
+        return await self._run(self._writer, "begin immediate", "normal", work)
 
-    # One connection in one thread: its calls wait for each other, and a file drops no connection.
+    # One connection writes: its calls wait for each other, and a file drops no connection.
     write_heartbeat = write_relaxed
 
     def limit_answers(self, *, lease: timedelta) -> None:
         """Do nothing: the busy timeout is the limit."""
 
-    async def _run_in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
-        if self._thread is None:
-            raise StoreUnavailable("The SQLite store is not open; call open() first.")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+    async def _run(
+        self, connection: _Connection, begin: str, level: Synchronous | None, work: Callable[[Transaction], T]
+    ) -> T:
+        result: T = await connection.call(self._transaction, connection, begin, level, work)
+        if connection is self._writer:
+            self._start_checkpoint()
+        return result
 
-    def _transaction(self, begin: str, level: Synchronous | None, work: Callable[[Transaction], T]) -> T:
+    def _start_checkpoint(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._checkpoint_at and (self._checkpoint is None or self._checkpoint.done()):
+            self._checkpoint_at = now + _CHECKPOINT_INTERVAL
+            self._checkpoint = asyncio.create_task(self._make_checkpoint())
+
+    async def _make_checkpoint(self) -> None:
+        def work() -> None:
+            self._reader.get(None).execute("pragma wal_checkpoint(passive)").fetchall()
+
+        with suppress(sqlite3.Error, StoreUnavailable):  # a full disk, or a close meanwhile: the writer will do it
+            await self._reader.call(work)
+
+    def _transaction(
+        self, used: _Connection, begin: str, level: Synchronous | None, work: Callable[[Transaction], T]
+    ) -> T:
         with map_errors(self.path):
-            connection = self._get_connection(level)
+            connection = used.get(level)
             connection.execute(begin)
             try:
                 now = to_microseconds(self._clock.now())
@@ -167,10 +195,44 @@ class Database:
                 raise
         return result
 
-    def _get_connection(self, level: Synchronous | None) -> sqlite3.Connection:
+
+class _Connection:
+    """A connection in a thread of its own. `is_reader`: nothing can be written over it."""
+
+    def __init__(self, path: Path, *, busy_timeout: float, is_reader: bool = False) -> None:
+        self._path = path
+        self._busy_timeout = busy_timeout
+        self._is_reader = is_reader
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._level = ""
+
+    async def open(self) -> None:
+        """Connect. Opening twice is harmless."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pillarbox-sqlite")
+            await self.call(self._connect)
+
+    def start_close(self) -> asyncio.Future[None] | None:
+        """Disconnect when all earlier calls are done, and end the thread; None if it is not open."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return None
+        done = asyncio.wrap_future(thread.submit(self._disconnect))
+        thread.shutdown(wait=False)
+        done.add_done_callback(lambda _: thread.shutdown())
+        return done
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the thread of the connection."""
+        if self._thread is None:
+            raise StoreUnavailable(_NOT_OPEN)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def get(self, level: Synchronous | None) -> sqlite3.Connection:
         """Return the connection, set to wait for the disk as `level` says, if it says anything."""
         if self._connection is None:
-            raise StoreUnavailable("The SQLite store is not open; call open() first.")
+            raise StoreUnavailable(_NOT_OPEN)
         if level is not None and level != self._level:
             self._connection.execute(f"pragma synchronous = {level}")
             self._level = level
@@ -179,10 +241,10 @@ class Database:
     def _connect(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: use a Python with SQLite 3.35 or newer.")
-        _check_path(self.path)
-        with map_errors(self.path):
+        _check_path(self._path)
+        with map_errors(self._path):
             self._connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode=rw",
+                f"{self._path.absolute().as_uri()}?mode=rw",
                 uri=True,
                 timeout=self._busy_timeout,
                 isolation_level=None,
@@ -191,10 +253,12 @@ class Database:
             # With a write-ahead log readers and the writer do not wait for each other.
             if _switch_to_wal(self._connection, until=time.monotonic() + self._busy_timeout) != "wal":
                 raise ConfigError(
-                    f"SQLite cannot keep a write-ahead log for {self.path}: put the file on a local disk."
+                    f"SQLite cannot keep a write-ahead log for {self._path}: put the file on a local disk."
                 )
+            if self._is_reader:
+                self._connection.execute("pragma query_only = on")
+            self._connection.execute(f"pragma wal_autocheckpoint = {_LONGEST_LOG}")
             self._connection.create_function("casefolded", 1, _casefold, deterministic=True)
-        self._session = object()
         self._level = ""
 
     def _disconnect(self) -> None:

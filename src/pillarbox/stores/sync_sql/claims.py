@@ -100,8 +100,9 @@ def _check_fence(tx: Transaction, fence: Fence) -> Mapping[int, int]:
 
     The statement locks the lanes: the answer stays true until the commit.
     """
-    rows = tx.query("fence", _lane_values(fence))
-    owned = {partition: epoch for partition, relay_id, epoch, _ in rows if relay_id == str(fence.relay_id)}
+    values = _lane_values(fence)
+    rows, own_id = tx.query("fence", values), values["relay_id"]
+    owned = {partition: epoch for partition, relay_id, epoch, _ in rows if relay_id == own_id}
     if lost := {partition for partition, epoch in fence.epochs.items() if owned.get(partition) != epoch}:
         raise Fenced(fence.destination, lost)
     return {partition: revision for partition, _, _, revision in rows}
@@ -147,7 +148,7 @@ def _deliver(
     renumbers: bool,
 ) -> None:
     lanes = _lane_values(fence)
-    message_ids = [str(sent[id_]) for id_ in ids if id_ in sent]
+    message_ids = [sent[id_] for id_ in ids if id_ in sent]
     values = lanes | {
         "ids": list(ids),
         "message_ids": message_ids,

@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Transaction(Protocol):
     """One transaction, in a thread. Statements go by their names; `now` is always bound.
 
-    A list among the values stands for the `in` list of a statement.
+    A list among the values stands for the `in` list of a statement. It may have UUIDs, which are stored as texts.
     """
 
     @property

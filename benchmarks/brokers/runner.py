@@ -83,6 +83,7 @@ class _CountingTransport:
 
     def __init__(self, transport: Transport, expected: int) -> None:
         self._transport = transport
+        self._addressing = find_addressing(transport)
         self._expected = expected
         self.features = transport.features
         self.delivered = 0
@@ -98,8 +99,7 @@ class _CountingTransport:
         await self._transport.ping()
 
     def get_address(self, message: Message) -> str | None:
-        addressing = find_addressing(self._transport)
-        return None if addressing is None else addressing.get_address(message)
+        return None if self._addressing is None else self._addressing.get_address(message)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         outcomes = await self._transport.send(messages)

@@ -27,6 +27,12 @@ _NO_WITNESS: Final = "the destination acknowledges nothing else"
 _NOT_NOW: Final = "its address takes nothing at present"
 _LEFT_UNSENT: Final = "the transport left it unsent, though no earlier message of its key was in the send"
 
+_MANY_KEYS: Final = 100
+"""With so many keys ready for a send, the next messages of each follow soon enough: a run costs more than it wins."""
+_FAR: Final = 0.05
+"""Seconds that a send takes on average from which on runs are made of any number of keys."""
+_SHARE: Final = 0.1
+"""Share of the last send in that average."""
 _ROUNDING: Final = 1e-6
 """A token that lacks so little is there: waiting for the rest takes no time that a clock could show."""
 
@@ -34,10 +40,10 @@ _ROUNDING: Final = 1e-6
 class Sender:
     """Sends batches through the transport, as many at once as the window allows, and suspects apart from them.
 
-    It starts a send only while the lease surely holds. Where the transport takes runs, a batch has as many messages of
-    a key as fit. A transport that acknowledges a message of a run behind one that it did not acknowledge has broken its
-    promise: what it says of that message does not count, the message is sent again in its order, and no more runs are
-    made for this destination.
+    It starts a send only while the lease surely holds. Where the transport takes runs, and few keys are ready or the
+    broker is far away, a batch has as many messages of a key as fit. A transport that acknowledges a message of a run
+    behind one that it did not acknowledge has broken its promise: what it says of that message does not count, the
+    message is sent again in its order, and no more runs are made for this destination.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Sender:
         # A run goes to one address. Without a way to ask for it, as through a wrapper, there is none.
         self._makes_runs = transport.features.runs and transport.features.addresses == (self._addressing is not None)
         """False too after the transport has broken its promise for runs."""
+        self._send_seconds = 0.0
         self._rate = RateLimit(state.settings.rate)
         self._sends: set[asyncio.Task[None]] = set()
         self._suspect_send: asyncio.Task[None] | None = None
@@ -89,7 +96,7 @@ class Sender:
 
     def _next_batch(self, limit: int) -> list[Message]:
         batch = self._state.ordering.next_batch(min(limit, self._most_keys))
-        if not self._makes_runs:
+        if not self._makes_runs or (len(batch) >= _MANY_KEYS and self._send_seconds < _FAR):
             return batch
         get_address = None if self._addressing is None else self._get_run_address
         return self._state.ordering.extend_runs(batch, limit, get_address=get_address)
@@ -166,13 +173,14 @@ class Sender:
     # --- a batch ---
 
     async def _send(self, messages: Sequence[Message]) -> None:
-        began = self._state.policy.acknowledged
+        began, began_at = self._state.policy.acknowledged, self._state.clock.monotonic()
         try:
             outcomes = await self._call_transport(self._transport, messages)
         except TransportUnavailable as error:
             self._return(messages, error, struck=error.mid_send, began=began)
             self._note_outage(str(error), error.retry_after)
         else:
+            self._send_seconds += _SHARE * (self._state.clock.monotonic() - began_at - self._send_seconds)
             if self._transport.features.runs:
                 messages, outcomes = self._end_runs(messages, outcomes)
             await self._recall_tries(messages, outcomes)

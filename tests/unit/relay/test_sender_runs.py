@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -35,6 +35,7 @@ class _Script:
         self.features = TransportFeatures(name="script", runs=runs, one_key=one_key, batch=batch, addresses=True)
         self.sends: list[list[int]] = []
         self.next: list[Sequence[Outcome] | TransportUnavailable] = []
+        self.on_send: Callable[[], object] = lambda: None
 
     async def open(self) -> None: ...
 
@@ -47,6 +48,7 @@ class _Script:
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
         self.sends.append(ids(messages))
+        self.on_send()
         answer = self.next.pop(0) if self.next else [OK] * len(messages)
         if isinstance(answer, TransportUnavailable):
             raise answer
@@ -132,6 +134,18 @@ async def test_a_transport_without_runs_gets_one_of_a_key_at_a_time() -> None:
     bench = await claimed("a", "a", "b", transport=_Script(runs=False))
     assert await bench.send() == [[1, 3]]
     assert await bench.send() == [[2]]
+
+
+async def test_with_many_keys_there_are_runs_only_to_a_broker_that_is_far_away() -> None:
+    """The next of each key follow soon enough, unless a round trip takes long."""
+    keys = [f"key-{number}" for number in range(100)]
+    near = await claimed(*keys, *keys)
+    assert [len(one) for one in await near.send()] == [100]
+    assert [len(one) for one in await near.send()] == [100]
+    far = await claimed(*keys, *keys, *keys)
+    far.transport.on_send = lambda: far.clock.advance(timedelta(seconds=1))
+    assert [len(one) for one in await far.send()] == [100]
+    assert [len(one) for one in await far.send()] == [200]
 
 
 async def test_a_transport_that_hides_its_addresses_gets_no_runs() -> None:

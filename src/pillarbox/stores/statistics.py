@@ -5,19 +5,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
-from pillarbox.contracts.store import LATENCY_BOUNDS, Count, FailedOutcome, Rollup
-from pillarbox.message import State, Waits
+from pillarbox.contracts.store import LATENCY_BOUNDS, Count, FailedOutcome, FailureGroup, Rollup
+from pillarbox.message import Message, State, Waits
 
 __all__ = [
+    "FAILURES_LOOKED_UP",
     "ROLLUP_COLUMNS",
     "TOPICS_LOOKED_UP",
+    "FailureCount",
+    "add_rollups",
     "build_rollup",
+    "check_step",
+    "choose_largest",
     "clamp_seconds",
     "classify_failure",
     "complete_counts",
@@ -25,14 +30,18 @@ __all__ = [
     "count_deliveries",
     "mark_truncated",
     "merge_counts",
+    "merge_failures",
 ]
 
+FAILURES_LOOKED_UP: Final = 1_000
+"""The most messages of a group of failures whose keys are looked up."""
 TOPICS_LOOKED_UP: Final = 500
 """The most messages of a destination whose topic is looked up, where the index holds everything else."""
 _LONGEST: Final = 1e10
 """Seconds of the longest latency that is counted: a row may hold any time."""
 _SUMS: Final = (
-    "delivered", "failed", "retried", "discarded", "latency_sum", "latency_max", "end_to_end_sum", "end_to_end_max",
+    "delivered", "failed", "retried", "discarded", "returned", "backlog",
+    "latency_sum", "latency_max", "end_to_end_sum", "end_to_end_max",
 )  # fmt: skip
 ROLLUP_COLUMNS: Final = (
     *_SUMS,
@@ -101,18 +110,110 @@ def _merge_group(parts: Sequence[Count]) -> Count:
     )
 
 
+# --- failures ---
+
+
+class FailureCount(msgspec.Struct, frozen=True):
+    """The number of messages of one fingerprint in one table, and what was looked up of them."""
+
+    destination: str
+    fingerprint: str | None
+    count: int
+    held: bool
+    more: bool = False
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    keys: int = 0
+    example_id: int | None = None
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.destination, self.fingerprint or ""
+
+
+def choose_largest(counts: Iterable[FailureCount], *, limit: int) -> list[list[FailureCount]]:
+    """Return the largest groups, each with its parts in history and among the held. None and empty are one group."""
+    groups: dict[tuple[str, str], list[FailureCount]] = {}
+    for one in counts:
+        groups.setdefault(one.group, []).append(one)
+    names = sorted(groups, key=lambda name: (-sum(part.count for part in groups[name]), name))
+    return [groups[name] for name in names[:limit]]
+
+
+def merge_failures(
+    parts: Iterable[FailureCount], messages: Iterable[Message], *, counted_to: int
+) -> list[FailureGroup]:
+    """Build the groups from their parts, with their examples, the largest first.
+
+    A group whose example is gone was redriven or purged meanwhile, and is left out.
+    """
+    examples = {(message.id, message.waits is not None): message for message in messages}
+    groups: dict[tuple[str, str], list[FailureCount]] = {}
+    for part in parts:
+        groups.setdefault(part.group, []).append(part)
+    built = []
+    for (destination, name), alike in groups.items():
+        latest = max(alike, key=lambda part: (part.last_at is not None, part.last_at))
+        example = None if latest.example_id is None else examples.get((latest.example_id, latest.held))
+        times = [at for part in alike for at in (part.first_at, part.last_at) if at is not None]
+        if example is None or not times:
+            continue
+        count = sum(part.count for part in alike)
+        built.append(
+            FailureGroup(
+                destination=destination, fingerprint=name, count=min(count, counted_to),
+                more=count >= counted_to or any(part.more for part in alike), first_at=min(times),
+                last_at=max(times), keys=sum(part.keys for part in alike), example=example,
+            )
+        )  # fmt: skip
+    return sorted(built, key=lambda group: (-group.count, group.destination, group.fingerprint))
+
+
 # --- rollups ---
 
 
 def build_rollup(destination: str, minute: datetime, values: Sequence[Any]) -> Rollup:
     """Build a rollup from the values of `ROLLUP_COLUMNS`. MySQL gives sums as decimals."""
-    delivered, failed, retried, discarded = (int(value) for value in values[:4])
-    latency_sum, latency_max, end_to_end_sum, end_to_end_max = (float(value) for value in values[4:8])
+    delivered, failed, retried, discarded, returned, backlog = (int(value) for value in values[:6])
+    latency_sum, latency_max, end_to_end_sum, end_to_end_max = (float(value) for value in values[6:10])
     return Rollup(
         destination=destination, minute=minute, delivered=delivered, failed=failed, retried=retried,
-        discarded=discarded, latency_sum=latency_sum, latency_max=latency_max, end_to_end_sum=end_to_end_sum,
-        end_to_end_max=end_to_end_max, latencies=[int(value) for value in values[8:]],
+        discarded=discarded, returned=returned, backlog=backlog,
+        latency_sum=latency_sum, latency_max=latency_max, end_to_end_sum=end_to_end_sum,
+        end_to_end_max=end_to_end_max, latencies=[int(value) for value in values[10:]],
     )  # fmt: skip
+
+
+def add_rollups(rollups: Iterable[Rollup], *, step: timedelta) -> list[Rollup]:
+    """Add up the counters of each destination and step, in the order of the steps. A step is of whole minutes."""
+    seconds = check_step(step)
+    sums: dict[tuple[datetime, str], Rollup] = {}
+    for rollup in rollups:
+        minute = datetime.fromtimestamp(rollup.minute.timestamp() // seconds * seconds, UTC)
+        known = sums.get((minute, rollup.destination))
+        sums[minute, rollup.destination] = (
+            msgspec.structs.replace(rollup, minute=minute) if known is None else _add_rollup(known, rollup)
+        )
+    return [sums[key] for key in sorted(sums)]
+
+
+def check_step(step: timedelta) -> int:
+    """Return the seconds of a step of rollups; `ValueError` if it is not of whole minutes."""
+    seconds = int(step.total_seconds())
+    if seconds < 60 or step % timedelta(minutes=1):
+        raise ValueError(f"A step of rollups is of whole minutes, not {step}.")
+    return seconds
+
+
+def _add_rollup(one: Rollup, other: Rollup) -> Rollup:
+    sums = ("delivered", "failed", "retried", "discarded", "returned", "latency_sum", "end_to_end_sum")
+    highest = ("backlog", "latency_max", "end_to_end_max")
+    return msgspec.structs.replace(
+        one,
+        latencies=[mine + others for mine, others in zip(one.latencies, other.latencies, strict=True)],
+        **{name: getattr(one, name) + getattr(other, name) for name in sums},
+        **{name: max(getattr(one, name), getattr(other, name)) for name in highest},
+    )
 
 
 def count_deliveries(rollup: Rollup, times: Sequence[tuple[float, float]]) -> Rollup:
@@ -141,7 +242,7 @@ def count_below(
     *below: float,
 ) -> dict[str, float]:
     """Return the counters of deliveries by column, from the numbers of those below each bound of the latencies."""
-    sums = (delivered, 0, 0, 0, latency_sum, latency_max, end_to_end_sum, end_to_end_max)
+    sums = (delivered, 0, 0, 0, 0, 0, latency_sum, latency_max, end_to_end_sum, end_to_end_max)
     buckets = (high - low for low, high in pairwise((0, *below, delivered)))
     return dict(zip(ROLLUP_COLUMNS, (*sums, *buckets), strict=True))
 

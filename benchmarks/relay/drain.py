@@ -40,7 +40,7 @@ async def drain() -> None:
             return await bare_loop(names, expected=_MESSAGES)
 
         settings = {"messages": _MESSAGES, "keys": KEYS, "store": "postgresql"} | SETTINGS
-        await compare("relay.drain", ours=ours, bare=bare, target=at_least(0.6), settings=settings, runs=_RUNS)
+        await compare("relay.drain", ours=ours, bare=bare, target=at_least(0.85), settings=settings, runs=_RUNS)
 
 
 async def drain_sqlite() -> None:

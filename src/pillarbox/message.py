@@ -288,16 +288,18 @@ def _check_header_name(name: object) -> None:
 
 TABLES: Final = (
     "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "rollup", "schema", "messages",
-    "probe", "sleeper", "wake",
+    "probe", "sleeper", "wake", "history_extend", "history_detach", "history_remove",
     "slot", "consumer", "own_inbox", "shown_outbox", "shown_history", "shown_inbox",
 )  # fmt: skip
-"""Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger and `sleeper` its table. The last line is
-MySQL's: rows for key locks, the consumers of each account, and views that consumers and viewers use in place of tables.
+"""Names after the prefix. `messages` is the view. The second line is PostgreSQL's: a table, the function of a trigger,
+and functions that add and remove partitions of history. The last line is MySQL's: rows for key locks, the consumers of
+each account, and views that consumers and viewers use in place of tables.
 """
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _MAX_IDENTIFIER: Final = 63 - len("outbox_blocked_idx")
 _DESTINATION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+_PARTITION_NAME: Final = re.compile(r"history_(default|p\d+)")
 _DEFAULT_NAME: Final = re.compile(r"\bpillarbox_(\w+)\b")
 
 
@@ -322,8 +324,10 @@ class Names(msgspec.Struct, frozen=True):
         return f"{self.prefix}{name}"
 
     def is_ours(self, name: str) -> bool:
-        """Return True for the name, without its schema, of one of our tables."""
-        return name in {self.bare(table) for table in TABLES}
+        """Return True for the name, without its schema, of one of our tables, or of a partition."""
+        if name in {self.bare(table) for table in TABLES}:
+            return True
+        return name.startswith(self.prefix) and _PARTITION_NAME.fullmatch(name[len(self.prefix) :]) is not None
 
     def qualify(self, sql: str, *, quote: str = '"') -> str:
         """Replace the default names in SQL by ours.

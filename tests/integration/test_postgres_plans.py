@@ -88,8 +88,8 @@ _LANE = "'{7}'::smallint[]"
         ("next_due", f"'orders', {_LANE}", {"due"}, {"pkey", "fresh", "late", "blocked"}),
         (
             "settle",
-            f"'{_RELAY}', 'orders', {_LANE}, '{{1}}', '{{100,200}}', '{{1}}', '{{}}', '{{}}', 'full', null, "
-            "'{}', false",
+            f"'{_RELAY}', 'orders', {_LANE}, '{{1}}', '{{100,200}}', '{{1}}', '{{}}', '{{}}', 'full', null, '{{}}', "
+            "'{}'",
             {"pkey"},
             {"fresh", "late", "due", "blocked"},
         ),
@@ -140,7 +140,7 @@ async def test_retention_walks_no_history(
     statement = call.split("(", maxsplit=1)[0]
     await connection.execute(f"prepare {statement} as {Statements('pillarbox.stores.postgres', names)[statement]}")
     plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute {call}"))
-    found = {name for name in ("pkey", "ended", "status", "message", "corr") if f"pillarbox_history_{name}" in plan}
+    found = {name for name in ("pkey", "ended", "status", "message", "corr") if f"pillarbox_history_p0_{name}" in plan}
     assert found == walked, plan
     assert "Seq Scan on pillarbox_history" not in plan
-    assert "Sort" not in plan, plan
+    assert "Sort  (" not in plan, plan  # partitions are merged in order

@@ -15,9 +15,11 @@ from psycopg import sql
 
 from pillarbox.errors import SchemaMissing, SchemaMixed, SchemaNewer, SchemaOutdated, StoreUnavailable
 from pillarbox.message import Names
-from pillarbox.stores.migrations import Migration, build_script, latest_version
+from pillarbox.stores.migrations import Migration, build_script, latest_version, load_migrations
+from pillarbox.stores.postgres import schema as schema_module
 from pillarbox.stores.postgres.schema import PostgresSchema
 from pillarbox.stores.urls import parse_store_url
+from tests.support.granted import Logins
 from tests.support.next_version import with_next
 
 LATEST = latest_version("postgresql")
@@ -275,10 +277,20 @@ async def test_verify_accepts_some_lookups_but_no_other_index_of_their_name(tabl
     assert str(found).startswith("different: index pillarbox_history_corr_idx on pillarbox_history is CREATE INDEX")
 
 
-async def test_a_lookup_that_was_not_built_to_the_end_is_built_again(tables: Tables) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "update pg_index set indisvalid = false where indexrelid = 'pillarbox_history_message_idx'::regclass",
+        "drop index pillarbox_history_message_idx; "
+        "create index pillarbox_history_message_idx on only pillarbox_history (message_id); "
+        "create index pillarbox_history_p0_message_idx on pillarbox_history_p0 (message_id)",
+    ],
+    ids=["marked", "built on one partition"],
+)
+async def test_a_lookup_that_was_not_built_to_the_end_is_built_again(tables: Tables, damage: str) -> None:
     await tables.at().install()
     await tables.at().change_lookups(wanted=True)
-    tables.run("update pg_index set indisvalid = false where indexrelid = 'pillarbox_history_message_idx'::regclass")
+    tables.run(damage)
     assert [str(one) for one in await tables.at().verify()] != []
 
     assert await tables.at().change_lookups(wanted=True) == ["pillarbox_history_message_idx"]
@@ -387,3 +399,99 @@ def psql(url: str, text: str) -> None:
     command = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", url]
     ran = subprocess.run(command, check=False, input=text, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+# --- partitions of history ---
+
+BEFORE_PARTITIONS = next(one.version for one in load_migrations("postgresql") if one.name == "partitions") - 1
+REPLACED = 2**52 + 5
+BOUNDS = """
+    select c.relname, pg_get_expr(relpartbound, c.oid) from pg_inherits join pg_class c on c.oid = inhrelid
+     where inhparent = 'pillarbox_history'::regclass order by c.oid
+"""
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+async def test_history_becomes_partitions_with_all_that_is_in_it_and_one_table_again(
+    tables: Tables, postgres_logins: Logins, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(schema_module, "_LARGE", -1)
+    reader = postgres_logins.users["viewer"]
+    await tables.at().upgrade(target=BEFORE_PARTITIONS)
+    tables.run(CLOSED)
+    tables.run("update pillarbox_history set id = 1234567")
+    tables.run("select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 1234567)")
+    if not large:
+        tables.run(CLOSED.replace("values (-7,", f"values ({REPLACED},"))
+    tables.run(f"grant select on pillarbox_history to {reader}; grant select (id) on pillarbox_messages to {reader}")
+    tables.run("drop index pillarbox_history_corr_idx")
+    before = tables.run("select * from pillarbox_history order by id")
+
+    await tables.at().upgrade()
+
+    assert await tables.at().verify() == ()
+    assert tables.run("select * from pillarbox_history order by id") == before
+    assert tables.run("select id from pillarbox_messages order by id") == [row[:1] for row in before]
+    bound = 11 if large else 3
+    assert tables.run(BOUNDS)[0] == ("pillarbox_history_p0", f"FOR VALUES FROM (MINVALUE) TO ('{bound}000000')")
+    assert tables.run("select id from pillarbox_history_default") == ([] if large else [(REPLACED,)])
+    assert tables.run("select conname from pg_constraint where conname like '%bound%'") == []
+    assert "pillarbox_history_corr_idx" not in list_lookups(tables)
+    rights = (
+        f"select has_table_privilege('{reader}', 'pillarbox_history', 'select'), "
+        f"has_column_privilege('{reader}', 'pillarbox_messages', 'id', 'select')"
+    )
+    assert tables.run(rights) == [(True, True)]
+    tables.run(CLOSED.replace("values (-7,", "values (11000001,"))
+    tables.run("select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 11000001)")
+
+    await tables.at().downgrade(target=BEFORE_PARTITIONS)
+
+    assert tables.run("select id from pillarbox_history where id <> 11000001 order by id") == [r[:1] for r in before]
+    assert tables.run("select count(*) from pillarbox_messages") == [(len(before) + 1,)]
+    assert tables.run("select relkind::text from pg_class where oid = 'pillarbox_history'::regclass") == [("r",)]
+    assert tables.run("select count(*) from pg_class where relname ~ '^pillarbox_history_(p[0-9]|default)' "
+                      "and relnamespace = current_schema()::regnamespace") == [(0,)]  # fmt: skip
+    assert tables.run(rights) == [(True, True)]
+    await tables.at().upgrade()
+    assert await tables.at().verify() == ()
+
+
+async def test_a_partition_that_waits_to_be_removed_comes_back_with_the_older_version(tables: Tables) -> None:
+    await tables.at().install()
+    tables.run("select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 3500000)")
+    tables.run(CLOSED.replace("values (-7,", "values (2000001,"))
+    tables.run("""select pillarbox_history_detach(2, '{}', '{"delivered": "2999-01-01"}')""")
+    assert tables.run("select count(*) from pillarbox_history") == [(0,)]
+    await tables.at().downgrade(target=BEFORE_PARTITIONS)
+    assert tables.run("select id from pillarbox_history") == [(2_000_001,)]
+
+
+async def test_a_large_history_is_not_read_under_the_lock_unless_it_was_proved_before(tables: Tables) -> None:
+    await tables.at().upgrade(target=BEFORE_PARTITIONS)
+    tables.run(CLOSED)
+    script = build_script("postgresql", names=tables.names, start=BEFORE_PARTITIONS)
+    limit = "set pillarbox.most_bytes_scanned = '0';"
+    with pytest.raises(psycopg.Error, match="too large to be read under a lock"):
+        tables.run(limit + script)
+    assert tables.versions() == VERSIONS[:BEFORE_PARTITIONS]
+
+    tables.run(
+        "alter table pillarbox_history add constraint pillarbox_history_bound_chk check (id < 7000000) not valid"
+    )
+    tables.run("alter table pillarbox_history validate constraint pillarbox_history_bound_chk")
+    tables.run(limit + script)
+
+    assert tables.run(BOUNDS)[0] == ("pillarbox_history_p0", "FOR VALUES FROM (MINVALUE) TO ('7000000')")
+    assert await tables.at().verify() == ()
+
+
+async def test_an_upgrade_that_fails_leaves_no_bound_behind(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_module, "_LARGE", -1)
+    await tables.at().upgrade(target=BEFORE_PARTITIONS)
+    tables.run(CLOSED)
+    tables.run("create table pillarbox_history_p0 (id int)")
+    with pytest.raises(SchemaMixed):
+        await tables.at().upgrade()
+    assert tables.run("select conname from pg_constraint where conname like '%bound%'") == []

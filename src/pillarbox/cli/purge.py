@@ -86,6 +86,9 @@ async def _purge(
     removed: dict[str, int] = {}
     janitor = Janitor(store, retention=retention, telemetry=Telemetry())
     try:
+        if count := await janitor.drop_partitions():  # of delivered messages, but for a few
+            removed[State.DELIVERED.value] = count
+            on_progress(count)
         for state, limit in _list_limits(retention).items():
             while count := await janitor.clean_batch(state, limit):
                 removed[state.value] = removed.get(state.value, 0) + count

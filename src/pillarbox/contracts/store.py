@@ -40,6 +40,7 @@ __all__ = [
     "FailedOutcome",
     "FailureGroup",
     "Fence",
+    "HistoryPartition",
     "IdleLanes",
     "InboxCount",
     "InboxFailure",
@@ -52,6 +53,7 @@ __all__ = [
     "OpenClaim",
     "OperatorStore",
     "Order",
+    "PartitionedStore",
     "Pause",
     "QuietLanes",
     "ReadResult",
@@ -323,6 +325,34 @@ class RelayStore(AnyStore, Protocol):
         """
 
 
+@runtime_checkable
+class PartitionedStore(Protocol):
+    """Store that keeps closed messages in partitions by their ids, and drops a partition instead of deleting its rows.
+
+    Other stores do not have these methods; the janitor deletes rows there.
+    """
+
+    async def extend_history(self) -> int:
+        """Add partitions ahead of the ids; return how many. What has no partition is kept all the same."""
+
+    async def find_expired_partition(
+        self, ages: Mapping[State, timedelta], *, after: int | None = None
+    ) -> HistoryPartition | None:
+        """Return the first partition above that id which can be dropped; None if there is none.
+
+        `ages` says how long closed messages are kept, by state; a state that is not in it is kept forever.
+        """
+
+    async def drop_partition(self, partition: HistoryPartition) -> int:
+        """Remove what has expired in a partition, with its journal; return how many messages. The others stay.
+
+        Raises `StoreBusy`, and changes nothing, if the partition cannot be had at once.
+        """
+
+    async def list_spared_ids(self, *, older_than: timedelta) -> Sequence[tuple[int, int]]:
+        """List the first and last ids of partitions that are about to expire as a whole: `purge` leaves them alone."""
+
+
 class OperatorStore(AnyStore, Protocol):
     """Store of operators, and of the janitor. Every change has a line in the journal with `by` and the reason."""
 
@@ -400,7 +430,8 @@ class OperatorStore(AnyStore, Protocol):
     async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
         """Delete closed messages of that state that are older, with their journal; return how many.
 
-        The oldest of a destination go first; delivered ones may go in the order of their ids. 0: none is left.
+        The oldest of a destination go first; delivered ones may go in the order of their ids. 0: none is left, but for
+        those that a `PartitionedStore` spares.
         """
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
@@ -871,6 +902,20 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Why an operator did it, in the operator's words."""
     selection: str | None = None
     """Which messages a bulk action named: the JSON of its `Selection`, without the conditions that are not set."""
+
+
+class HistoryPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Partition of history whose messages have expired, but for a few."""
+
+    number: int
+    first: int
+    last: int
+    cutoffs: Mapping[State, datetime] = {}
+    """Times before which messages of a state were closed that go; those of other states stay."""
+    keep: Sequence[int] = ()
+    """Ids that were found to stay."""
+    is_detached: bool = False
+    """True if it was taken out of history already, by a janitor that ended before it was done."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from pillarbox.clock import Clock, SystemClock
-from pillarbox.contracts.store import RelayInfo, Store, Wakeups
+from pillarbox.contracts.store import PartitionedStore, RelayInfo, Store, Wakeups
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures, find_addressing
 from pillarbox.errors import (
     ConfigError,
@@ -55,6 +55,9 @@ _BACKLOG_LIMIT: Final = 10_000
 """Messages of a destination after which counting ends."""
 _CLEANING: Final = "cleaning"
 _FORGETTING: Final = "forgetting dead relays"
+_EXTENDING: Final = "extending history"
+_EXTEND_EVERY: Final = 60.0
+"""Seconds between two looks at whether history has partitions ahead, for millions of ids."""
 _LONGEST_WAIT: Final = 2.0
 """Seconds between two attempts to connect or to register."""
 
@@ -475,6 +478,8 @@ class Relay:
                 self._store, retention=settings.retention, telemetry=self._telemetry, archive=self._archive
             )
             duties.append(self._repeat(_CLEANING, janitor.run_once, settings.retention.every.total_seconds()))
+            if isinstance(self._store, PartitionedStore):
+                duties.append(self._repeat(_EXTENDING, self._store.extend_history, _EXTEND_EVERY))
         if Duty.RECOVER in settings.duties:
             every = settings.lease.total_seconds()
             duties.append(self._repeat(_FORGETTING, self._forget_relays, every))

@@ -71,6 +71,11 @@ _VIEWER: Final = (
         for table in ("claim", "lane", "relay", "sleeper", "destination", "probe", "journal", "rollup", "schema")
     ),
 )
+_FUNCTIONS: Final = (
+    "history_extend()", "history_detach(bigint, bigint[], jsonb)", "history_remove(bigint, bigint, integer)",
+)  # fmt: skip
+"""Functions that add and drop partitions of history, for whoever cleans it up. They do nothing else to tables."""
+_CLEANERS: Final[Sequence[Role]] = ("relay", "operator")
 _RIGHTS: Final[Mapping[Role, Sequence[tuple[str, str]]]] = {
     "writer": _WRITER,
     "consumer": _CONSUMER,
@@ -83,7 +88,7 @@ _PRIVILEGE: Final = re.compile(r"(\w+)(?: \(([^)]*)\))?")
 
 
 class Right(NamedTuple):
-    """One right on one table, or on one column of it."""
+    """One right on one table, or on one column of it, or on one function."""
 
     table: str
     privilege: str
@@ -99,6 +104,8 @@ def list_rights(role: Role, *, names: Names) -> Iterator[Right]:
         for privilege, columns in _PRIVILEGE.findall(privileges):
             for column in columns.split(", ") if columns else [None]:
                 yield Right(names.table(table), privilege, column)
+    for function in _FUNCTIONS if role in _CLEANERS else ():
+        yield Right(_write_function(function, names), "execute")
 
 
 def build_grants(roles: Mapping[Role, str], *, names: Names, consumers: Sequence[str] | None = None) -> str:
@@ -164,6 +171,13 @@ def _grant_role(role: Role, grantee: str, names: Names) -> Iterator[str]:
         yield f'grant usage on schema "{names.schema}" to {quoted};'
     for privileges, table in _RIGHTS[role]:
         yield f"grant {privileges} on {names.table(table)} to {quoted};"
+    for function in _FUNCTIONS if role in _CLEANERS else ():
+        yield f"grant execute on function {_write_function(function, names)} to {quoted};"
+
+
+def _write_function(function: str, names: Names) -> str:
+    name, _, arguments = function.partition("(")
+    return f"{names.table(name)}({arguments}"
 
 
 def _quote(role: str) -> str:

@@ -7,6 +7,7 @@ before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,12 +16,11 @@ import msgspec
 from pillarbox.message import State
 from pillarbox.stores.postgres.connection import Database, Now
 from pillarbox.stores.postgres.driver import Connection
+from pillarbox.stores.postgres.partitions import FIRST_ID, Partitions
 from pillarbox.stores.sql import Statements
 
-__all__ = ["FIRST_ID", "Purge", "Window", "read_window"]
+__all__ = ["FIRST_ID", "Purge", "Window", "leave_out", "read_window"]
 
-FIRST_ID: Final = -(2**63)
-"""No message has it: a walk after it begins with the first."""
 _WINDOW: Final = 10_000
 """Messages that one statement looks at. It must be many: a few messages may have been closed again much later."""
 _BEFORE_REPLACED: Final = 2**52 - 1
@@ -57,18 +57,33 @@ async def read_window(
     return Window(after, last, _BEFORE_REPLACED if is_later and after < _BEFORE_REPLACED else last)
 
 
+def leave_out(window: Window, spared: Iterable[tuple[int, int]]) -> Window:
+    """Return the window up to the first of the spared ids in it; the walk then goes on behind those."""
+    for first, last in sorted(spared):
+        if first <= window.after + 1 <= last:  # it begins among them: nothing is left of it
+            return Window(window.after, window.after, last)
+        if window.after < first <= window.last:
+            return Window(window.after, first - 1, last)
+    return window
+
+
 class Purge:
     """Deletes closed messages that outlived their retention, each batch from where the last one ended.
+
+    What is in a partition that is about to be dropped as a whole is left alone.
 
     A deleted row stays in the index while an old snapshot could see it. Batches that all began at the front would walk
     over every row that the earlier ones deleted.
     """
 
-    def __init__(self, database: Database, sql: Statements, *, now: Now) -> None:
+    def __init__(self, database: Database, sql: Statements, *, now: Now, partitions: Partitions) -> None:
         self._database = database
         self._sql = sql
         self._now = now
+        self._partitions = partitions
         self._marks: dict[tuple[State, timedelta], Any] = {}
+        self._spared: dict[timedelta, list[tuple[int, int]]] = {}
+        """The spared ids of each walk, by age. They are read when it begins."""
 
     async def run_once(self, state: State, *, older_than: timedelta, limit: int) -> int:
         """Delete one batch; return how many. 0 means that a walk from the front found nothing."""
@@ -86,6 +101,8 @@ class Purge:
         self, _: State, older_than: timedelta, limit: int, mark: int | None
     ) -> tuple[int, int | None]:
         after = FIRST_ID if mark is None else mark
+        if mark is None or older_than not in self._spared:
+            self._spared[older_than] = await self._partitions.list_spared(older_than)
         while True:
             now = self._now()
             async with self._database.durable(limited=False) as connection:
@@ -94,6 +111,7 @@ class Purge:
                 )
                 if window is None:
                     return 0, None
+                window = leave_out(window, self._spared[older_than])
                 count, done = await connection.fetchrow(
                     self._sql["purge_delivered"], older_than, limit, now, window.after, window.last
                 )

@@ -41,6 +41,44 @@ _LOOKUPS: Final = {
 }
 """Indexes that an installation may have or not, with their tables and columns: see docs/schema.md."""
 
+_WITHOUT_INDEX: Final = """
+    select nspname, p.relname
+      from pg_inherits i
+      join pg_class p on p.oid = i.inhrelid
+      join pg_namespace n on n.oid = p.relnamespace
+     where i.inhparent = to_regclass($1)
+       and not exists (select from pg_index x join pg_inherits a on a.inhrelid = x.indexrelid
+                        where x.indrelid = p.oid and a.inhparent = to_regclass($2))
+     order by p.oid
+"""
+"""Partitions of a table that lack a part of its index."""
+
+_PARTITIONS: Final = "partitions"
+"""Name of the migration that partitions history."""
+_LARGE: Final = 64 * 1024 * 1024
+"""Bytes of a history that is not read under a lock. Less is read in a moment."""
+_INSPECT_HISTORY: Final = "select pg_relation_size(oid) from pg_class where oid = to_regclass($1) and relkind = 'r'"
+_BOUND_HISTORY: Final = (
+    # Ids that replace others are in no order, and far above all others.
+    """update pillarbox_history set id = nextval(pg_get_serial_sequence('pillarbox_outbox', 'id'))
+        where id >= 4503599627370496""",
+    """do $$
+    declare
+        history constant regclass := 'pillarbox_history';
+        bound constant text := (select relname from pg_class where oid = history) || '_bound_chk';
+        highest bigint := pg_sequence_last_value(pg_get_serial_sequence('pillarbox_outbox', 'id')::regclass);
+    begin
+        highest := greatest(highest, (select max(id) from pillarbox_history), 0);
+        execute format('alter table %s drop constraint if exists %I', history, bound);
+        execute format('alter table %s add constraint %I check (id < %s) not valid', history, bound,
+                       (highest / 1000000 + 10) * 1000000);
+    end
+    $$""",
+    "alter table pillarbox_history validate constraint pillarbox_history_bound_chk",
+)
+"""Statements that prove that no id of history is above a bound, ten million ids ahead. The last reads all rows, which
+takes a while, and stops nobody."""
+
 
 class PostgresSchema:
     """`Schema` on PostgreSQL.
@@ -71,7 +109,8 @@ class PostgresSchema:
         return await self._run(lambda current: plan_install(self._migrations, current=current))
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
-        return await self._run(lambda current: plan_upgrade(self._migrations, current=current, target=target))
+        async with self._bound_history(target=target):
+            return await self._run(lambda current: plan_upgrade(self._migrations, current=current, target=target))
 
     async def downgrade(self, *, target: int) -> Plan:
         return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
@@ -102,12 +141,66 @@ class PostgresSchema:
                 )
                 if is_valid is wanted or (is_valid is None and not wanted):
                     continue
-                if is_valid is not None:  # not wanted, or left over by a build that was interrupted
-                    await connection.execute(f"drop index concurrently {self._names.table(index)}")
-                if wanted:
-                    await connection.execute(_build_lookup(index, self._names, how="concurrently"))
+                change = self._change_partitioned if _LOOKUPS[index][0] == "history" else self._change_lookup
+                await change(connection, index, wanted=wanted, is_there=is_valid is not None)
                 changed.append(self._names.bare(index))
         return changed
+
+    @asynccontextmanager
+    async def _bound_history(self, *, target: int | None) -> AsyncIterator[None]:
+        """Prove which ids a large history has, before it becomes a partition: else it is read under an exclusive lock.
+
+        The proof is a constraint, which takes no ids far above today's. So it does not outlive an upgrade that fails.
+        """
+        history = self._names.table("history")
+        constraint = f'"{self._names.bare("history_bound_chk")}"'
+        async with self._connect() as connection:
+            row = await connection.fetchrow(_INSPECT_HISTORY, history)
+            is_needed = row is not None and row[0] > _LARGE and self._adds_partitions(target)
+            if is_needed:
+                await connection.execute("set statement_timeout = 0")
+                await connection.execute(f"set lock_timeout = {int(self._lock_timeout.total_seconds() * 1000)}")
+                for statement in _BOUND_HISTORY:
+                    await connection.execute(self._names.qualify(statement))
+        try:
+            yield
+        except BaseException:
+            if is_needed:
+                async with self._connect() as connection:
+                    await connection.execute(f"alter table {history} drop constraint if exists {constraint}")
+            raise
+
+    def _adds_partitions(self, target: int | None) -> bool:
+        return any(one.name == _PARTITIONS for one in self._migrations[:target])
+
+    async def _change_lookup(self, connection: Connection, index: str, *, wanted: bool, is_there: bool) -> None:
+        if is_there:  # not wanted, or left over by a build that was interrupted
+            await connection.execute(f"drop index concurrently {self._names.table(index)}")
+        if wanted:
+            await connection.execute(_build_lookup(index, self._names, how="concurrently"))
+
+    async def _change_partitioned(self, connection: Connection, index: str, *, wanted: bool, is_there: bool) -> None:
+        """Change an index of all partitions. It is built on one after the other, and valid when all have it.
+
+        A partition that is added meanwhile has it from the beginning. What concerns the whole needs a lock for a
+        moment.
+        """
+        whole = self._names.table(index)
+        table, columns = _LOOKUPS[index]
+        rows = await connection.fetch(_WITHOUT_INDEX, self._names.table(table), whole) if is_there else []
+        if is_there and not (wanted and rows):  # not wanted, or not valid although no partition lacks it
+            await _execute_between(connection, f"drop index {whole}")
+            is_there = False
+        if not wanted:
+            return
+        if not is_there:
+            await _execute_between(connection, _build_lookup(index, self._names, only="only "))
+            rows = await connection.fetch(_WITHOUT_INDEX, self._names.table(table), whole)
+        for schema, partition in rows:
+            part = f"{partition}{index.removeprefix(table)}"[:63]
+            await connection.execute(f'drop index concurrently if exists "{schema}"."{part}"')
+            await connection.execute(f'create index concurrently "{part}" on "{schema}"."{partition}" {columns}')
+            await _execute_between(connection, f'alter index {whole} attach partition "{schema}"."{part}"')
 
     async def _run(self, make_plan: Callable[[int], Plan]) -> Plan:
         async with self._transaction(commit=True) as connection:
@@ -195,9 +288,30 @@ def _remove_schema(definition: str, *, schema: str, prefix: str) -> str:
     return " ".join(re.sub(bare, r"\1", re.sub(ours, r"\1", definition)).split())
 
 
-def _build_lookup(index: str, names: Names, *, how: str = "") -> str:
+def _build_lookup(index: str, names: Names, *, how: str = "", only: str = "") -> str:
     table, columns = _LOOKUPS[index]
-    return f"create index {how} if not exists {names.bare(index)} on {names.table(table)} {columns}"
+    return f"create index {how} if not exists {names.bare(index)} on {only}{names.table(table)} {columns}"
+
+
+async def _execute_between(connection: Connection, statement: str) -> None:
+    """Run a statement whose lock stops others, as soon as nobody is in its way. They wait for a moment at most."""
+    await connection.execute(
+        f"""
+        do $do$
+        begin
+            set local lock_timeout = '100ms';
+            for try in 1 .. 600 loop
+                begin
+                    {statement};
+                    return;
+                exception when lock_not_available then
+                    perform pg_sleep(0.1);
+                end;
+            end loop;
+            raise lock_not_available using message = 'history is in use: a transaction has been open for a minute';
+        end
+        $do$"""
+    )
 
 
 def _choose_lookups(expected: Catalog, found: Catalog, names: Names) -> Catalog:

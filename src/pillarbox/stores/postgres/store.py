@@ -27,6 +27,7 @@ from pillarbox.contracts.store import (
     DueMessage,
     FailureGroup,
     Fence,
+    HistoryPartition,
     IdleLanes,
     InboxCount,
     InboxFailure,
@@ -59,6 +60,7 @@ from pillarbox.stores.postgres.connection import Database, Now, Pooler
 from pillarbox.stores.postgres.driver import Connection, DriverName
 from pillarbox.stores.postgres.history import Purge
 from pillarbox.stores.postgres.notifications import listen
+from pillarbox.stores.postgres.partitions import Partitions
 from pillarbox.stores.postgres.queries import Parameters, PostgresQueries, inbox_parameters
 from pillarbox.stores.postgres.rows import message_from_row
 from pillarbox.stores.rules import (
@@ -124,6 +126,7 @@ class PostgresStore:
         self._keep = keep
         self._now: Now = _server_now if clock is None else clock.now
         self._sql = Statements("pillarbox.stores.postgres", self._names)
+        self._settle_renumbered = self._sql["settle"].replace("/* id */ id", self._sql["replaced_id"])
         self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
         self._queries = PostgresQueries(self._database, self._sql, now=self._now)
         self._highest = 0
@@ -132,7 +135,8 @@ class PostgresStore:
         self._small_read = build_small_read(self._sql["read"])
         self._counted_reads = 0
         """How many of the next reads count bytes as they go."""
-        self._purge = Purge(self._database, self._sql, now=self._now)
+        self._partitions = Partitions(self._database, self._sql, read_now=self.now)
+        self._purge = Purge(self._database, self._sql, now=self._now, partitions=self._partitions)
 
     # --- lifecycle ---
 
@@ -372,9 +376,9 @@ class PostgresStore:
         taken_out = [*settlement.delivered, *(one.message_id for one in settlement.failures), *settlement.returned]
         delivered, sent = sorted(settlement.delivered), settlement.message_ids
         passed = await connection.fetch(
-            self._sql["settle"], *_fence_parameters(fence), delivered, list(settlement.finished),
-            list(settlement.touched), taken_out if settlement.touched else [], self._keep, self._now(),
-            [sent.get(message_id) for message_id in delivered] if sent else [], renumbers,
+            self._settle_renumbered if renumbers else self._sql["settle"], *_fence_parameters(fence), delivered,
+            list(settlement.finished), list(settlement.touched), taken_out if settlement.touched else [], self._keep,
+            self._now(), [sent.get(message_id) for message_id in delivered] if sent else [],
             list(settlement.returned),
         )  # fmt: skip
         _check_fence(fence, passed)
@@ -641,6 +645,20 @@ class PostgresStore:
 
     async def purge_ids(self, ids: Sequence[int]) -> int:
         return await self._delete("purge_ids", list(ids))
+
+    async def extend_history(self) -> int:
+        return await self._partitions.extend()
+
+    async def find_expired_partition(
+        self, ages: Mapping[State, timedelta], *, after: int | None = None
+    ) -> HistoryPartition | None:
+        return await self._partitions.find_expired(ages, after=after)
+
+    async def drop_partition(self, partition: HistoryPartition) -> int:
+        return await self._partitions.drop(partition)
+
+    async def list_spared_ids(self, *, older_than: timedelta) -> Sequence[tuple[int, int]]:
+        return await self._partitions.list_spared(older_than)
 
     async def restore(self, messages: Sequence[Message], *, by: str) -> int:
         async with self._database.unpinned() as connection:

@@ -51,8 +51,15 @@ select item, definition
       from relation
       join pg_trigger on tgrelid = relation.oid and not tgisinternal
 
+    -- How many partitions there are, and where they begin, is the relays' affair; that none is missing is not.
     union all
-    select 6, proname, 0, format('function %s', proname),
+    select 6, relname, 0, format('partitions of %s', relname),
+           pg_get_partkeydef(relation.oid) || case when partdefid = 0 then ' without a default partition' else '' end
+      from relation
+      join pg_partitioned_table on partrelid = relation.oid
+
+    union all
+    select 7, proname, 0, format('function %s', proname),
            format('language %s%s%s %s', lanname, case when prosecdef then ' security definer' else '' end,
                   ' set ' || array_to_string(array_replace(
                       proconfig, format('search_path=%I, pg_temp', nspname), 'its own search path'), ', '),
@@ -132,5 +139,6 @@ select count(*)
 -- $1 tables, $2 rights, $3 columns or null
 select relation, privilege, attribute
   from unnest($1::text[], $2::text[], $3::text[]) asked (relation, privilege, attribute)
- where not case when attribute is null then has_table_privilege(to_regclass(relation)::oid, privilege)
+ where not case when privilege = 'execute' then has_function_privilege(to_regprocedure(relation)::oid, privilege)
+                when attribute is null then has_table_privilege(to_regclass(relation)::oid, privilege)
                 else has_column_privilege(to_regclass(relation)::oid, attribute, privilege) end

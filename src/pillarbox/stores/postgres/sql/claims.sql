@@ -27,9 +27,9 @@ select partition, revision from lanes
 -- Closes delivered messages and takes ids out of their claims, if every lane is still the relay's own.
 -- $1 relay, $2 destination, $3 partitions, $4 their epochs, $5 delivered ids, $6 finished claims, $7 touched claims,
 -- $8 ids to take out of those, $9 keep, $10 now or null, $11 message ids of the delivered ids, which are in order, or
--- none: an id that the database gave to a later message after it lost commits is left alone. $12 an id that history has
--- already may be replaced: see record_failures. $13 ids that are given back, which are counted. Where claims are named,
--- only what is in them is closed or counted, and every row has the other ids.
+-- none: an id that the database gave to a later message after it lost commits is left alone. $12 ids that are given back,
+-- which are counted. Where claims are named, only what is in them is closed or counted, and every row has the other ids. It
+-- reads nothing of history: a plan that does locks every partition.
 with lanes as materialized (
     select l.partition
       from unnest($3::smallint[], $4::bigint[]) as f (partition, epoch)
@@ -59,8 +59,7 @@ with lanes as materialized (
     insert into pillarbox_history (
         id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status, relay_id)
-    select case when $12::boolean and exists (select from pillarbox_history h where h.id = c.id)
-                then 4503599627370496 + (random() * 4503599627370495)::bigint else id end,
+    select /* id */ id,
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, last_error, coalesce($10::timestamptz, statement_timestamp()), 'delivered', $1
       from (select id, message_id, destination, partition, kind, type, topic, key,
@@ -75,13 +74,13 @@ with lanes as materialized (
       from closed
      group by 1
 ), given as materialized (
-    select case when cardinality($6::bigint[]) + cardinality($7::bigint[]) = 0 then cardinality($13::bigint[])
+    select case when cardinality($6::bigint[]) + cardinality($7::bigint[]) = 0 then cardinality($12::bigint[])
                 else (select count(*)
-                        from (select unnest($13::bigint[])
+                        from (select unnest($12::bigint[])
                               intersect
                               select unnest(message_ids) from pillarbox_claim
                                where relay_id = $1 and number = any($6::bigint[] || $7::bigint[])) g) end as returned
-     where cardinality($13::bigint[]) > 0 and (select holds from fence)
+     where cardinality($12::bigint[]) > 0 and (select holds from fence)
 ), counted as (
     insert into pillarbox_rollup as r (
         minute, destination, relay_id, returned, delivered, latency_sum, latency_max, end_to_end_sum, end_to_end_max, under_5ms,
@@ -129,6 +128,11 @@ select partition,
        (select array(select unnest($5::bigint[]) except select unnest(ids))
           from claimed where cardinality(ids) < cardinality($5::bigint[])) as unclaimed
   from lanes
+
+-- name: replaced_id
+-- Stands in settle in place of the id where history may have it already: see record_failures.
+case when exists (select from pillarbox_history h where h.id = c.id)
+     then 4503599627370496 + (random() * 4503599627370495)::bigint else id end
 
 -- name: lanes_share
 -- Keeps operators from changing messages in these lanes to the commit, as every settlement does. $1 destination,

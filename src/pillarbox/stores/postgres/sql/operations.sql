@@ -169,7 +169,8 @@ with expired as materialized (
      limit $2
        for update skip locked
 ), gone as (
-    delete from pillarbox_history where id = any(array(select id from expired))
+    delete from pillarbox_history
+     where id = any(array(select id from expired)) and id > $4::bigint and id <= $5::bigint
     returning message_id, destination
 ), told as (
     delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
@@ -191,7 +192,9 @@ with expired as materialized (
      limit $3
        for update skip locked
 ), gone as (
-    delete from pillarbox_history where id = any(array(select id from expired))
+    delete from pillarbox_history
+     where id = any(array(select id from expired))
+       and id >= (select min(id) from expired) and id <= (select max(id) from expired)
     returning message_id, destination
 ), told as (
     delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
@@ -201,9 +204,12 @@ select (select count(*) from gone), max(destination),
   from expired
 
 -- name: purge_ids
--- Deletes the closed messages that an archive has taken, with their journal. $1 ids
+-- Deletes the closed messages that an archive has taken, with their journal. A list says nothing about partitions to the
+-- planner, but its least and its greatest id do. $1 ids
 with gone as (
-    delete from pillarbox_history where id = any($1::bigint[])
+    delete from pillarbox_history
+     where id = any($1::bigint[])
+       and id >= (select min(i) from unnest($1::bigint[]) i) and id <= (select max(i) from unnest($1::bigint[]) i)
     returning message_id, destination
 ), told as (
     delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination
@@ -358,3 +364,61 @@ with clock as materialized (
 insert into pillarbox_journal (message_id, destination, action, at, by, detail)
 select m.message_id, m.destination, 'restored', clock.now, $22, m.detail
   from unnest($2::uuid[], $3::text[], $24::text[]) as m (message_id, destination, detail), clock
+
+-- name: history_extend
+-- Adds partitions of history ahead of the ids; returns how many.
+select pillarbox_history_extend()
+
+-- name: history_detached
+-- The partitions that were taken out of history and are not removed yet: a relay ended meanwhile.
+select substring(c.relname from '\d+$')::bigint
+  from pg_class c
+  join pg_class h on h.oid = 'pillarbox_history'::regclass and h.relnamespace = c.relnamespace and h.relowner = c.relowner
+ where starts_with(c.relname, h.relname || '_p') and substr(c.relname, length(h.relname) + 3) ~ '^\d+$'
+   and c.relkind = 'r' and not c.relispartition
+   and starts_with(obj_description(c.oid, 'pg_class'), 'pillarbox detached {')
+
+-- name: history_partitions
+-- The partitions of history whose ids have all been given: number, first and last id that may be in it, the first id that is
+-- in it, and when its first and its last message were written.
+with part as materialized (
+    select substring(c.relname from '\d+$')::bigint as number,
+           coalesce(substring(bound from 'FROM \(''?(-?\d+)')::bigint, -9223372036854775807) as low,
+           substring(bound from 'TO \(''?(\d+)')::bigint - 1 as high
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+     cross join lateral pg_get_expr(c.relpartbound, c.oid) as bound
+     where i.inhparent = 'pillarbox_history'::regclass and bound like '% TO (%'
+), given as materialized (
+    select greatest((select max(id) from pillarbox_history where id < 4503599627370496),
+                    (select max(id) from pillarbox_outbox where id < 4503599627370496)) as id
+)
+select number, low, high, first.id, first.created_at, last.created_at
+  from part
+  left join lateral (select h.id, h.created_at from pillarbox_history h
+                      where h.id >= part.low and h.id <= part.high order by h.id limit 1) first on true
+  left join lateral (select h.created_at from pillarbox_history h
+                      where h.id >= part.low and h.id <= part.high order by h.id desc limit 1) last on true
+ where high < (select id from given)
+
+-- name: history_stays
+-- The closed messages of some ids that retention must keep. $1 to $2 ids, $3 to $6 the times before which delivered, failed,
+-- skipped and discarded messages go, null for never, $7 limit
+select id from pillarbox_history
+ where id >= $1::bigint and id <= $2::bigint
+   and (status_at < case status when 'delivered' then $3::timestamptz when 'failed' then $4::timestamptz
+                                when 'skipped' then $5::timestamptz when 'discarded' then $6::timestamptz end) is not true
+ order by id
+ limit $7
+
+-- name: history_open
+-- How many open messages have some ids, up to a limit: they will be closed one day. $1 to $2 ids, $3 limit
+select count(*) from (select from pillarbox_outbox where id >= $1::bigint and id <= $2::bigint limit $3) o
+
+-- name: history_detach
+-- Takes a partition out of history, but for messages to keep. $1 number, $2 ids to keep, $3 times, as JSON
+select pillarbox_history_detach($1::bigint, $2::bigint[], $3::text::jsonb)
+
+-- name: history_remove
+-- Removes what a detached partition has, step by step, and in the end the table. $1 number, $2 after which id, $3 how many
+select removed, next_after from pillarbox_history_remove($1::bigint, $2::bigint, $3::integer)

@@ -1,0 +1,1 @@
+-- Nothing changes here: history has partitions on PostgreSQL alone. The version is common to all stores.

@@ -74,8 +74,8 @@ def _list_privileges(role: Role, names: Names) -> Mapping[str, str]:
     views = {names.table(table): names.table(view) for table, view in _VIEWS.get(role, {}).items()}
     tables: dict[str, dict[str, list[str]]] = {}
     for right in sorted(list_rights(role, names=names), key=lambda one: one.column is None):
-        if right.table == names.table("sleeper"):
-            continue  # nobody is notified here
+        if right.table == names.table("sleeper") or right.privilege == "execute":
+            continue  # nobody is notified here, and history has no partitions
         place = views.get(right.table, right.table).replace('"', "`")
         privileges = tables.setdefault(place, {})
         if right.column is None or right.table in views:  # a view has no column that its role may not use

@@ -212,8 +212,9 @@ class BlockedCountContract:
     async def test_what_blocks_nothing_is_no_head(self, harness: StoreHarness) -> None:
         store = harness.store
         keyless, fresh, parked = await put(harness, sample(key=None), sample(key=NEAR), sample(key=SECOND))
-        await settle_failures(store, await own(store, keyless.partition), retry(keyless))
-        await park(store, await own(store, LANE), parked)
+        fence = await own(store, *{keyless.partition, LANE})
+        await settle_failures(store, fence, retry(keyless))
+        await park(store, fence, parked)
         assert fresh.key == NEAR
         assert list(await store.count_blocked("orders")) == []
 

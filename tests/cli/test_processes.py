@@ -212,6 +212,9 @@ async def test_the_second_signal_ends_all_at_once_and_loses_nothing(
     await depot.wait_until(lambda: all(map(has_ended, pids.values())))
     assert "the supervisor is gone" not in "".join(relay.lines)
     assert depot.count("pillarbox_outbox") == 80
+    async with asyncio.timeout(60):
+        while await depot.find_pids():  # they did not leave: with --once nobody waits for the end of their leases
+            await asyncio.sleep(0.05)
     endpoint.moves.set()
     async with start_relay(depot, *hooks(endpoint), "--lease", "1s", "--once") as relay:
         assert await relay.wait_until_ended() == 0

@@ -118,6 +118,7 @@ def frozen_in_a_settlement(scene: Scene, fence: Fence, lane: int) -> Iterator[No
         cursor.execute(f"update {claims} set strikes = 0 {where}")
         cursor.execute(f"update {relay} set host = 'frozen' {where}")
         yield
+        connection.rollback()  # and awaits that: a server notices a closed connection when it likes
 
 
 @pytest.fixture(params=["postgres", "mariadb"])

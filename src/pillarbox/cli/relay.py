@@ -18,11 +18,11 @@ from pillarbox.cli._options import configuration_options
 from pillarbox.cli._process import RelayProcess
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.cli._supervisor import supervise
-from pillarbox.cli.check import read_near_failure, read_thresholds
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore, Selection
 from pillarbox.errors import ConfigError, MissingExtra, StoreBusy
 from pillarbox.message import State
+from pillarbox.operations.configuration import read_near_failure, read_thresholds
 from pillarbox.operations.health import HealthApp, Probes, ProbeSettings, parse_address
 from pillarbox.operations.monitor import Monitor
 from pillarbox.relay.configuration import (

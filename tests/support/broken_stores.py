@@ -726,17 +726,21 @@ class TakesGoneRelaysForAlive(MemoryStore):
 class LeavesChangedMessagesInClaims(MemoryStore):
     """An heir finds a deferred message in a dead relay's claim."""
 
-    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+    async def defer(
+        self, selection: Selection, *, until: datetime, by: str, limit: int, reason: str | None = None
+    ) -> BulkResult:
         claims = dict(self._data.claims)
         try:
-            return await super().defer(selection, until=until, by=by, limit=limit)
+            return await super().defer(selection, until=until, by=by, limit=limit, reason=reason)
         finally:
             self._data.claims = claims
 
 
 class DefersWithoutBlocking(MemoryStore):
-    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
-        moved = await super().defer(selection, until=until, by=by, limit=limit)
+    async def defer(
+        self, selection: Selection, *, until: datetime, by: str, limit: int, reason: str | None = None
+    ) -> BulkResult:
+        moved = await super().defer(selection, until=until, by=by, limit=limit, reason=reason)
         for row in [row for id in list(self._data.open.ids()) if (row := self._data.open.get(id)) is not None]:
             self._data.open.put(replace(row, waits=Waits.DEFERRED if row.waits is Waits.RETRY else row.waits))
         return moved

@@ -20,22 +20,30 @@ from pillarbox.errors import IllegalTransition
 from pillarbox.message import Message, State, Waits
 
 __all__ = [
+    "BLOCKED_WALKED",
+    "GROUPS_WALKED",
+    "JOURNAL_LINES",
     "LATENCY_BOUNDS",
     "NO_BYTE_LIMIT",
+    "SOURCES_WALKED",
     "Action",
     "AnyStore",
     "BlockedKey",
+    "BlockedKeyCount",
     "BulkResult",
     "Claim",
     "Count",
     "Cursor",
+    "DestinationRequest",
     "DueMark",
     "DueMessage",
     "FailedOutcome",
+    "FailureGroup",
     "Fence",
     "IdleLanes",
     "InboxCount",
     "InboxFailure",
+    "InboxRecord",
     "InboxSelection",
     "JournalEntry",
     "KeyMessages",
@@ -57,12 +65,18 @@ __all__ = [
     "Store",
     "StoreFeatures",
     "StoreInspector",
+    "TableStatus",
     "Wakeups",
 ]
 
 
 NO_BYTE_LIMIT: Final = 2**62
 """`max_bytes` of a read that only its count limits."""
+JOURNAL_LINES: Final = 100_000
+"""The most lines of the journal that one answer looks at."""
+GROUPS_WALKED: Final = 1_000
+BLOCKED_WALKED: Final = 1_000
+SOURCES_WALKED: Final = 1_000
 LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds at which one bucket of latencies ends and the next begins, in rollups and metrics alike."""
 
@@ -280,6 +294,27 @@ class RelayStore(AnyStore, Protocol):
         nothing here.
         """
 
+    async def requests(self) -> Sequence[DestinationRequest]:
+        """List what operators asked of destinations: those that are paused, and those to probe. One statement."""
+
+    async def record_backlog(self, relay_id: UUID, *, destinations: Sequence[str], limit: int) -> None:
+        """Count the due messages of each destination, up to the limit, and note the count in the rollup of this minute.
+
+        Due as in `counts`. Of several counts in one minute the highest stays. A destination with none is not written.
+        """
+
+    async def note(
+        self,
+        action: str,
+        *,
+        by: str,
+        detail: str,
+        destination: str = "*",
+        reason: str | None = None,
+        selection: str | None = None,
+    ) -> None:
+        """Add a line to the journal that belongs to no message; as in `OperatorStore`."""
+
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
         """Call `wake` soon after a writer committed, as far as the store can tell, while the block runs.
 
@@ -289,20 +324,44 @@ class RelayStore(AnyStore, Protocol):
 
 
 class OperatorStore(AnyStore, Protocol):
-    """Store of operators, and of the janitor. Every change has a line in the journal with `by`."""
+    """Store of operators, and of the janitor. Every change has a line in the journal with `by` and the reason."""
 
     async def count(self, selection: Selection) -> int:
         """Count the selected messages exactly. Reads every one of them."""
 
-    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
-        """List failed attempts and operators' actions, oldest first; of one message, or the latest of all."""
+    async def journal(
+        self,
+        *,
+        message_id: UUID | None = None,
+        destination: str | None = None,
+        by: str | None = None,
+        actions: Sequence[str] | None = None,
+        messages: bool = True,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[JournalEntry]:
+        """List lines of the journal, as in `MonitorStore`."""
 
-    async def note(self, action: str, *, by: str, detail: str) -> None:
-        """Add a line to the journal about the store as a whole: of no message, and of the destination `*`."""
+    async def note(
+        self,
+        action: str,
+        *,
+        by: str,
+        detail: str,
+        destination: str = "*",
+        reason: str | None = None,
+        selection: str | None = None,
+    ) -> None:
+        """Add a line to the journal that belongs to no message: about a destination, or about the whole store (`*`).
+
+        `selection` is the JSON of the `Selection` that a bulk action named.
+        """
 
     # --- messages ---
 
-    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+    async def redrive(
+        self, selection: Selection, *, by: str, limit: int, to: str | None = None, reason: str | None = None
+    ) -> BulkResult:
         """Send failed, held, skipped or discarded messages again, in id order, attempts back at 0.
 
         With `to` they go to that destination instead. A skipped one needs it. A selection without states and ids
@@ -310,7 +369,7 @@ class OperatorStore(AnyStore, Protocol):
         touched; a batch that names only such messages by id is an `IllegalTransition`.
         """
 
-    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+    async def replay(self, selection: Selection, *, by: str, limit: int, reason: str | None = None) -> BulkResult:
         """Send delivered messages again, same message id, in id order."""
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
@@ -320,7 +379,9 @@ class OperatorStore(AnyStore, Protocol):
         have been delivered.
         """
 
-    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+    async def defer(
+        self, selection: Selection, *, until: datetime, by: str, limit: int, reason: str | None = None
+    ) -> BulkResult:
         """Let pending messages wait until then. Attempts stay. The key waits with them."""
 
     # --- destinations ---
@@ -328,8 +389,11 @@ class OperatorStore(AnyStore, Protocol):
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         """Stop delivery to a destination until it is resumed. Messages wait; no attempt is spent."""
 
-    async def resume(self, destination: str, *, by: str) -> bool:
+    async def resume(self, destination: str, *, by: str, reason: str | None = None) -> bool:
         """Start delivery again. False when it was not paused."""
+
+    async def probe(self, destination: str, *, by: str) -> bool:
+        """Have each relay whose breaker of this destination is open try it at once. False: no live relay serves it."""
 
     # --- retention ---
 
@@ -351,6 +415,9 @@ class OperatorStore(AnyStore, Protocol):
     async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
         """Delete counters of minutes that began this long ago."""
 
+    async def purge_journal(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete lines of the journal that belong to no message and are older. Other lines go with their message."""
+
     async def restore(self, messages: Sequence[Message], *, by: str) -> int:
         """Put closed messages of an archive back into history; return how many were not there.
 
@@ -367,7 +434,7 @@ class OperatorStore(AnyStore, Protocol):
     async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
         """List the messages that consumers could not handle, longest failed first."""
 
-    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int, reason: str | None = None) -> int:
         """Have failed messages of an inbox handled again, longest failed first, with all attempts; return the count.
 
         Those whose content was not kept are left alone.
@@ -397,14 +464,56 @@ class MonitorStore(AnyStore, Protocol):
     async def inbox_counts(self, *, limit: int = 100_000) -> Sequence[InboxCount]:
         """Count the failed messages of each consumer that has any, by name, among the longest failed `limit`."""
 
-    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
-        """List failed attempts and operators' actions, oldest first; of one message, or the latest of all."""
+    async def journal(
+        self,
+        *,
+        message_id: UUID | None = None,
+        destination: str | None = None,
+        by: str | None = None,
+        actions: Sequence[str] | None = None,
+        messages: bool = True,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[JournalEntry]:
+        """List the latest lines of the journal that meet every condition, oldest first.
 
-    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+        `messages=False` leaves out what belongs to a message. `before` is the id of a line: only earlier ones come, so
+        that the lines can be read page by page. No more than `JOURNAL_LINES` lines are looked at.
+        """
+
+    async def rollups(self, *, window: timedelta, step: timedelta = timedelta(minutes=1)) -> Sequence[Rollup]:
         """List the counters of each destination and minute, from the minute in which the window begins to the last.
+
+        With a `step` of several minutes the counters of as many are added up, and of backlogs the highest is taken. A
+        step begins at a multiple of its length since 1970; the first one has the minutes that are in the window.
 
         A settlement and its counts commit together: what is settled is counted, once.
         """
+
+    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+        """Group failed and held messages by destination and fingerprint, the largest groups first.
+
+        No group is counted further than `counted_to`. Of each destination the first `GROUPS_WALKED` groups are found,
+        one walk of an index each. A store whose index has no fingerprints finds those of the latest `counted_to`.
+        """
+
+    async def count_blocked(
+        self, destination: str, *, limit: int = 50, counted_to: int = 1_000
+    ) -> Sequence[BlockedKeyCount]:
+        """List the keys that wait for a retried or held message, each with the number of messages parked behind it.
+
+        The longest waiting comes first. Of a key with very many retried messages others may be missing: the first
+        `BLOCKED_WALKED` messages of each kind are looked at.
+        """
+
+    async def inbox_records(self, message_ids: Sequence[str]) -> Sequence[InboxRecord]:
+        """List what inboxes know of these messages, by consumer, source and message id.
+
+        It looks for them under each consumer and source, the first `SOURCES_WALKED` of them.
+        """
+
+    async def tables(self) -> Sequence[TableStatus]:
+        """List the tables of the store with their sizes, by name, as the server estimates them. Counts no row."""
 
 
 class Store(RelayStore, OperatorStore, MonitorStore, Protocol):
@@ -553,6 +662,8 @@ class Lane(msgspec.Struct, frozen=True):
     epoch: int
     revision: int = 0
     """Number of the operators' changes to open messages in the lane, when it was taken."""
+    taken_from: UUID | None = None
+    """The dead relay that owned it until then; None if it was free."""
 
 
 class Fence(msgspec.Struct, frozen=True):
@@ -692,6 +803,10 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
         ids = [*self.delivered, *(failure.message_id for failure in self.failures)]
         return [id_ for id_ in ids if id_ not in claimed]
 
+    def list_returned(self, claimed: Collection[int]) -> list[int]:
+        """Return the ids that it gives back, as far as they are in its claims. One that names none gives back all."""
+        return [id_ for id_ in self.returned if not self.claims or id_ in claimed]
+
     def narrow(self, claimed: Collection[int]) -> Settlement:
         """Return the settlement without the outcomes of messages that are not in its claims any more."""
         return msgspec.structs.replace(
@@ -721,6 +836,14 @@ class Action(StrEnum):
     RESUMED = "resumed"
     PURGED = "purged"
     RESTORED = "restored"
+    OUTAGE = "outage"
+    """A relay found that a destination cannot be reached, or acknowledges nothing."""
+    RECOVERED = "recovered"
+    """A relay found that it works again."""
+    TOOK_OVER = "took_over"
+    """A relay took lanes of a dead one."""
+    PROBED = "probed"
+    """A person had relays try a destination at once."""
 
 
 _WAITS_ACTIONS: Final = {Waits.RETRY: Action.ATTEMPT_FAILED, Waits.HELD: Action.HELD, Waits.DEFERRED: Action.DEFERRED}
@@ -732,7 +855,7 @@ _STATE_ACTIONS: Final = {
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Line of the journal: a failed attempt, or an action of an operator."""
+    """Line of the journal: a failed attempt, an action of an operator, or a change that a relay noticed."""
 
     message_id: UUID | None
     destination: str
@@ -742,6 +865,12 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None
     error: str | None = None
     detail: str | None = None
+    id: int = 0
+    """Its place in the journal: later lines have higher ids."""
+    reason: str | None = None
+    """Why an operator did it, in the operator's words."""
+    selection: str | None = None
+    """Which messages a bulk action named: the JSON of its `Selection`, without the conditions that are not set."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -757,6 +886,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     error: str | None = None
     """A part of the last error, letter case ignored."""
+    fingerprint: str | None = None
+    """Failed or held with an error of this fingerprint. Empty: those of none, which an older release closed."""
     since: datetime | None = None
     """Created at or after."""
     until: datetime | None = None
@@ -802,6 +933,20 @@ class InboxFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The whole delivery, as `pillarbox.decoding.decode_incoming` reads it; empty if the database refused it."""
 
 
+class InboxRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an inbox knows of one message."""
+
+    consumer: str
+    source: str
+    message_id: str
+    status: str
+    """`started`, `done` or `failed`."""
+    at: datetime
+    """Time of the last change."""
+    attempts: int
+    error: str | None
+
+
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
     """A destination that a person stopped."""
 
@@ -809,6 +954,15 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     at: datetime
     reason: str
+
+
+class DestinationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What operators ask of the relays that serve a destination."""
+
+    destination: str
+    pause: Pause | None = None
+    probe_at: datetime | None = None
+    """When a person last asked to try it at once."""
 
 
 # --- statistics ---
@@ -841,18 +995,65 @@ class InboxCount(msgspec.Struct, frozen=True, kw_only=True):
     """At least so many: counting ended there."""
 
 
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed and held messages of one destination whose errors have the same fingerprint."""
+
+    destination: str
+    fingerprint: str
+    """The error with its ids, numbers and quoted values replaced; empty: not classified, see `Selection`."""
+    count: int
+    more: bool
+    """At least so many: counting ended there."""
+    first_at: datetime
+    last_at: datetime
+    """When the first and the last of them failed, of those that were looked at."""
+    keys: int
+    """Distinct keys among those that were looked at. A store looks at the latest 1,000 or more."""
+    example: Message
+    """The latest, without payload."""
+
+
+class BlockedKeyCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that waits for one of its messages."""
+
+    destination: str
+    partition: int
+    key: str
+    head: Message
+    """The message that the key waits for, without payload. Its `waits` says what that waits for."""
+    waiting: int
+    """Messages that stand behind it in the table of what is blocked. Later ones may not have been parked yet."""
+    more: bool
+    """At least so many: counting ended there."""
+
+
+class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Size of one table, with its indexes."""
+
+    name: str
+    rows: int | None
+    """An estimate of the server's; None where it has none."""
+    bytes: int | None
+    dead_rows: int | None
+    """Rows that were deleted and not cleaned up yet."""
+
+
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of one destination in one minute."""
+    """Counters of one destination in one minute, or in a step of several."""
 
     destination: str
     minute: datetime
-    """When the minute began."""
+    """When the minute or the step began."""
     delivered: int = 0
     failed: int = 0
     """Messages that were given up: closed as failed, held, or forwarded to their dead letter."""
     retried: int = 0
     """Attempts that failed and are made again."""
     discarded: int = 0
+    returned: int = 0
+    """Messages that relays gave back unsent."""
+    backlog: int = 0
+    """The most due messages that a relay counted; 0 also where none counted."""
     latency_sum: float = 0.0
     latency_max: float = 0.0
     """Seconds from when a message first could have gone to when it was recorded as delivered."""

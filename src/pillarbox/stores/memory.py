@@ -24,17 +24,21 @@ from pillarbox.contracts.store import (
     NO_BYTE_LIMIT,
     Action,
     BlockedKey,
+    BlockedKeyCount,
     BulkResult,
     Claim,
     Count,
     Cursor,
+    DestinationRequest,
     DueMark,
     DueMessage,
     FailedOutcome,
+    FailureGroup,
     Fence,
     IdleLanes,
     InboxCount,
     InboxFailure,
+    InboxRecord,
     InboxSelection,
     JournalEntry,
     KeyMessages,
@@ -51,9 +55,11 @@ from pillarbox.contracts.store import (
     Selection,
     Settlement,
     StoreFeatures,
+    TableStatus,
     Wakeups,
 )
 from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Insert, Start, TakeRedriven
+from pillarbox.durations import LONGEST
 from pillarbox.errors import Fenced, NotInTransaction, StoreUnavailable
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.rules import (
@@ -61,6 +67,7 @@ from pillarbox.stores.rules import (
     Keep,
     add_strikes,
     attach_messages,
+    build_failure_group,
     build_inbox_counts,
     build_inbox_entry,
     choose_ids,
@@ -68,12 +75,14 @@ from pillarbox.stores.rules import (
     describe_closing,
     eligible_states,
     explain_empty_batch,
+    find_fingerprint,
     group_by_strikes,
     list_purged_statuses,
     matches,
     select_missing,
+    sort_failure_groups,
 )
-from pillarbox.stores.statistics import classify_failure, count_deliveries
+from pillarbox.stores.statistics import add_rollups, classify_failure, count_deliveries
 from pillarbox.stores.waiting import split_by_key
 
 __all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
@@ -271,6 +280,7 @@ class MemoryStore:
             failure.check()
         self._check_fence(fence)
         unclaimed: list[int] = []
+        claimed: set[int] = set()
         if settlement.claims:
             claims = [self._data.claims.get((fence.relay_id, number)) for number in settlement.claims]
             claimed = {id_ for claim in claims if claim is not None for id_ in claim.message_ids}
@@ -288,6 +298,8 @@ class MemoryStore:
             for row in self._open_in_fence(fence, [failure.message_id]):
                 if sent.get(row.id, row.message_id) == row.message_id and not self._is_recorded(row, failure):
                     self._record_failure(row, failure, by=fence.relay_id)
+        if returned := settlement.list_returned(claimed):
+            self._count(fence.destination, "returned", len(returned))
         self._trim_claims(fence.relay_id, settlement)
         return unclaimed
 
@@ -301,9 +313,9 @@ class MemoryStore:
             rollup = self._data.rollup(destination, now)
             self._data.rollups[rollup.minute, destination] = count_deliveries(rollup, times)
 
-    def _count(self, destination: str, column: str) -> None:
+    def _count(self, destination: str, column: str, number: int = 1) -> None:
         rollup = self._data.rollup(destination, self._clock.now())
-        counted = replace(rollup, **{column: getattr(rollup, column) + 1})
+        counted = replace(rollup, **{column: getattr(rollup, column) + number})
         self._data.rollups[rollup.minute, destination] = counted
 
     def _is_recorded(self, row: Message, failure: FailedOutcome) -> bool:
@@ -348,7 +360,7 @@ class MemoryStore:
             self._count(row.destination, column)
         action = failure.action
         if action is not None:
-            self._data.journal.append(
+            self._data.write_line(
                 JournalEntry(
                     message_id=row.message_id, destination=row.destination, action=action, at=now, by=str(by),
                     attempt=failure.attempts, error=failure.error, detail=failure.detail,
@@ -357,7 +369,7 @@ class MemoryStore:
         if failure.forward_to is not None:
             self._data.put(self._reopen(self._data.history[row.id], to=failure.forward_to))
             self._restart_age(row)
-            self._data.journal.append(
+            self._data.write_line(
                 JournalEntry(
                     message_id=row.message_id, destination=row.destination, action=Action.REDRIVEN, at=now, by=str(by),
                 )
@@ -433,7 +445,9 @@ class MemoryStore:
         if before.owner is not None and before.owner != relay_id:
             self._data.relays.pop(before.owner, None)
         self._data.lanes[destination, partition] = LaneRow(relay_id, before.epoch + 1)
-        return Lane(destination, partition, before.epoch + 1, self._data.revisions[destination, partition])
+        taken_from = before.owner if before.owner != relay_id else None
+        revision = self._data.revisions[destination, partition]
+        return Lane(destination, partition, before.epoch + 1, revision, taken_from)
 
     def _recover_claims(self, relay_id: UUID, lanes: Sequence[Lane], claim_number: int) -> Sequence[RecoveredClaim]:
         """Move what any relay has claimed in these lanes into claims of this one, with one strike more."""
@@ -500,21 +514,24 @@ class MemoryStore:
 
     # --- operations ---
 
-    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+    async def redrive(
+        self, selection: Selection, *, by: str, limit: int, to: str | None = None, reason: str | None = None
+    ) -> BulkResult:
         states = eligible_states(Action.REDRIVEN, selection, to=to)
 
         def change(message: Message) -> Message:
             return self._reopen(message, to=to)
 
         return self._change_messages(
-            Action.REDRIVEN, selection, states, change, by=by, limit=limit, after=self._restart_age
+            Action.REDRIVEN, selection, states, change, by=by, limit=limit, reason=reason, after=self._restart_age
         )
 
-    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+    async def replay(self, selection: Selection, *, by: str, limit: int, reason: str | None = None) -> BulkResult:
         states = eligible_states(Action.REPLAYED, selection)
         return self._change_messages(
-            Action.REPLAYED, selection, states, self._reopen, by=by, limit=limit, after=self._restart_age
-        )
+            Action.REPLAYED, selection, states, self._reopen, by=by, limit=limit, reason=reason,
+            after=self._restart_age,
+        )  # fmt: skip
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
         states = eligible_states(Action.DISCARDED, selection)
@@ -529,7 +546,9 @@ class MemoryStore:
             Action.DISCARDED, selection, states, change, by=by, limit=limit, reason=reason, after=count
         )
 
-    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+    async def defer(
+        self, selection: Selection, *, until: datetime, by: str, limit: int, reason: str | None = None
+    ) -> BulkResult:
         states = eligible_states(Action.DEFERRED, selection)
 
         def change(message: Message) -> Message | None:
@@ -540,7 +559,9 @@ class MemoryStore:
         def postpone(message: Message) -> None:
             self._data.due_at[message.id] = until.astimezone(UTC)
 
-        return self._change_messages(Action.DEFERRED, selection, states, change, by=by, limit=limit, after=postpone)
+        return self._change_messages(
+            Action.DEFERRED, selection, states, change, by=by, limit=limit, reason=reason, after=postpone
+        )
 
     def _restart_age(self, message: Message) -> None:
         self._data.due_at[message.id] = self._clock.now()
@@ -592,10 +613,10 @@ class MemoryStore:
         return explain_empty_batch(selection, found, action)
 
     def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
-        self._data.journal.append(
+        self._data.write_line(
             JournalEntry(
                 message_id=message.message_id, destination=message.destination, action=action, at=self._clock.now(),
-                by=by, error=reason,
+                by=by, reason=reason,
             )
         )  # fmt: skip
 
@@ -614,7 +635,7 @@ class MemoryStore:
         ids = choose_ids(missing, taken={row.id for row in rows}, highest=self._data.transactions.last_id)
         for message, id_ in zip(missing, ids, strict=True):
             self._data.put(replace(message, id=id_, waits=None, status_at=now))
-            self._data.journal.append(
+            self._data.write_line(
                 JournalEntry(
                     message_id=message.message_id, destination=message.destination, action=Action.RESTORED, at=now,
                     by=by, detail=describe_closing(message),
@@ -632,10 +653,29 @@ class MemoryStore:
     def _drop_journal(self, gone: Collection[tuple[UUID, str]]) -> None:
         self._data.journal[:] = [one for one in self._data.journal if (one.message_id, one.destination) not in gone]
 
-    async def note(self, action: str, *, by: str, detail: str) -> None:
-        now = self._clock.now()
-        entry = JournalEntry(message_id=None, destination="*", action=action, at=now, by=by, detail=detail)
-        self._data.journal.append(entry)
+    async def note(
+        self,
+        action: str,
+        *,
+        by: str,
+        detail: str,
+        destination: str = "*",
+        reason: str | None = None,
+        selection: str | None = None,
+    ) -> None:
+        self._data.write_line(
+            JournalEntry(
+                message_id=None, destination=destination, action=action, at=self._clock.now(), by=by, detail=detail,
+                reason=reason, selection=selection,
+            )
+        )  # fmt: skip
+
+    async def purge_journal(self, *, older_than: timedelta, limit: int) -> int:
+        now, journal = self._clock.now(), self._data.journal
+        old = [one.id for one in journal if one.message_id is None and now - one.at >= older_than][:limit]
+        gone = set(old)
+        journal[:] = [one for one in journal if one.id not in gone]
+        return len(old)
 
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         if destination not in self._data.pauses:
@@ -643,19 +683,44 @@ class MemoryStore:
             self._data.pauses[destination] = Pause(destination=destination, by=by, at=now, reason=reason)
             self._note_destination(destination, Action.PAUSED, by=by, reason=reason)
 
-    async def resume(self, destination: str, *, by: str) -> bool:
+    async def resume(self, destination: str, *, by: str, reason: str | None = None) -> bool:
         if self._data.pauses.pop(destination, None) is None:
             return False
-        self._note_destination(destination, Action.RESUMED, by=by)
+        self._note_destination(destination, Action.RESUMED, by=by, reason=reason)
+        return True
+
+    async def probe(self, destination: str, *, by: str) -> bool:
+        live = self._live_relays(LONGEST).values()
+        if not any(destination in relay.destinations for relay in live):
+            return False
+        self._data.probes[destination] = self._clock.now()
+        self._note_destination(destination, Action.PROBED, by=by)
         return True
 
     def _note_destination(self, destination: str, action: Action, *, by: str, reason: str | None = None) -> None:
         now = self._clock.now()
-        entry = JournalEntry(message_id=None, destination=destination, action=action, at=now, by=by, error=reason)
-        self._data.journal.append(entry)
+        entry = JournalEntry(message_id=None, destination=destination, action=action, at=now, by=by, reason=reason)
+        self._data.write_line(entry)
 
     async def pauses(self) -> Sequence[Pause]:
         return [self._data.pauses[destination] for destination in sorted(self._data.pauses)]
+
+    async def requests(self) -> Sequence[DestinationRequest]:
+        pauses, probes = self._data.pauses, self._data.probes
+        return [
+            DestinationRequest(destination=name, pause=pauses.get(name), probe_at=probes.get(name))
+            for name in sorted(pauses.keys() | probes.keys())
+        ]
+
+    async def record_backlog(self, relay_id: UUID, *, destinations: Sequence[str], limit: int) -> None:  # noqa: ARG002
+        now, due = self._clock.now(), Counter[str]()
+        for message in self._messages():
+            if message.state in (State.PENDING, State.SENDING) and self._data.first_due_at(message) <= now:
+                due[message.destination] += 1
+        for destination in destinations:
+            rollup = self._data.rollup(destination, now)
+            if (backlog := min(due[destination], limit)) > rollup.backlog:
+                self._data.rollups[rollup.minute, destination] = replace(rollup, backlog=backlog)
 
     # --- inbox ---
 
@@ -668,11 +733,11 @@ class MemoryStore:
             for key, row in self._failed_inbox_rows(selection, limit)
         ]  # fmt: skip
 
-    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int, reason: str | None = None) -> int:
         def change(row: InboxRow) -> InboxRow:
             return replace(row, status="started", attempts=0, status_at=self._clock.now())
 
-        return self._change_inbox(selection, limit, change, Action.REDRIVEN, by=by)
+        return self._change_inbox(selection, limit, change, Action.REDRIVEN, by=by, reason=reason)
 
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
         def change(row: InboxRow) -> InboxRow:
@@ -694,7 +759,7 @@ class MemoryStore:
         for key, row in rows:
             self._data.inbox[key] = change(row)
             entry = build_inbox_entry(*key, action=action, by=by, at=self._clock.now(), reason=reason)
-            self._data.journal.append(entry)
+            self._data.write_line(entry)
         return len(rows)
 
     def _failed_inbox_rows(
@@ -718,6 +783,16 @@ class MemoryStore:
         for key, row in rows:
             times.setdefault(key[0], []).append(row.status_at)
         return build_inbox_counts([(name, len(at), min(at)) for name, at in sorted(times.items())], limit=limit)
+
+    async def inbox_records(self, message_ids: Sequence[str]) -> Sequence[InboxRecord]:
+        return [
+            InboxRecord(
+                consumer=key[0], source=key[1], message_id=key[2], status=row.status, at=row.status_at,
+                attempts=row.attempts, error=row.last_error,
+            )
+            for key, row in sorted(self._data.inbox.items())
+            if key[2] in message_ids
+        ]  # fmt: skip
 
     async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         now, statuses = self._clock.now(), list_purged_statuses(failed=failed)
@@ -763,9 +838,70 @@ class MemoryStore:
         gone |= {holder for holder, _ in self._data.claims} - self._data.relays.keys()
         return self._data.messages(without=gone)
 
-    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
-        entries = [entry for entry in self._data.journal if message_id is None or entry.message_id == message_id]
+    async def journal(
+        self,
+        *,
+        message_id: UUID | None = None,
+        destination: str | None = None,
+        by: str | None = None,
+        actions: Sequence[str] | None = None,
+        messages: bool = True,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[JournalEntry]:
+        entries = [
+            entry
+            for entry in self._data.journal
+            if message_id in (None, entry.message_id)
+            and destination in (None, entry.destination)
+            and by in (None, entry.by)
+            and (actions is None or entry.action in actions)
+            and (messages or entry.message_id is None)
+            and (before is None or entry.id < before)
+        ]
         return entries[max(0, len(entries) - limit) :]
+
+    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+        groups: dict[tuple[str, str], list[Message]] = defaultdict(list)
+        for message in self._messages():
+            if (fingerprint := find_fingerprint(message)) is not None:
+                groups[message.destination, fingerprint].append(message)
+        found = [
+            build_failure_group(destination, fingerprint, messages, counted_to=counted_to)
+            for (destination, fingerprint), messages in groups.items()
+        ]
+        return sort_failure_groups(found)[:limit]
+
+    async def count_blocked(
+        self, destination: str, *, limit: int = 50, counted_to: int = 1_000
+    ) -> Sequence[BlockedKeyCount]:
+        keys: dict[tuple[int, str], list[Message]] = defaultdict(list)
+        for row in self._messages():
+            if row.destination == destination and row.waits in _BLOCKING and row.key is not None:
+                keys[row.partition, row.key].append(row)
+        heads = sorted(
+            ((partition, key, rows) for (partition, key), rows in keys.items() if rows[0].waits is not Waits.PARKED),
+            key=lambda one: (self._data.first_due_at(one[2][0]), one[2][0].id),
+        )
+        return [
+            BlockedKeyCount(
+                destination=destination, partition=partition, key=key, head=replace(rows[0], payload=b""),
+                waiting=min(len(rows) - 1, counted_to), more=len(rows) - 1 >= counted_to,
+            )
+            for partition, key, rows in heads[:limit]
+        ]  # fmt: skip
+
+    async def tables(self) -> Sequence[TableStatus]:
+        data = self._data
+        sizes: dict[str, Collection[object]] = {
+            "claim": data.claims, "destination": data.pauses, "history": data.history, "inbox": data.inbox,
+            "journal": data.journal, "lane": data.lanes, "outbox": list(data.open.ids()), "probe": data.probes,
+            "relay": data.relays, "rollup": data.rollups,
+        }  # fmt: skip
+        return [
+            TableStatus(name=f"pillarbox_{name}", rows=len(rows), bytes=None, dead_rows=None)
+            for name, rows in sizes.items()
+        ]
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         groups: dict[tuple[str, str, State, bool], list[datetime]] = defaultdict(list)
@@ -798,9 +934,10 @@ class MemoryStore:
             return _known(message.status_at)
         return self._data.first_due_at(message)
 
-    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+    async def rollups(self, *, window: timedelta, step: timedelta = timedelta(minutes=1)) -> Sequence[Rollup]:
         since = _begin_minute(self._clock.now() - window)
-        return [rollup for (minute, _), rollup in sorted(self._data.rollups.items()) if minute >= since]
+        rollups = [rollup for (minute, _), rollup in sorted(self._data.rollups.items()) if minute >= since]
+        return add_rollups(rollups, step=step)
 
     async def claims(
         self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
@@ -1048,6 +1185,8 @@ class MemoryData:
         self.relays: dict[UUID, RelayInfo] = {}
         self.pauses: dict[str, Pause] = {}
         self.journal: list[JournalEntry] = []
+        self._last_line = 0
+        self.probes: dict[str, datetime] = {}
         self.inbox: dict[InboxKey, InboxRow] = {}
         self.rollups: dict[tuple[datetime, str], Rollup] = {}
         self.due_at: dict[int, datetime] = {}
@@ -1055,6 +1194,11 @@ class MemoryData:
         self.transactions = Transactions()
         self.on_commit: list[Callable[[], None]] = []
         """Callbacks for a commit that wrote messages."""
+
+    def write_line(self, entry: JournalEntry) -> None:
+        """Add a line to the journal, under the next id."""
+        self._last_line += 1
+        self.journal.append(replace(entry, id=self._last_line))
 
     def first_due_at(self, row: Message) -> datetime:
         """Return when an open message first could have gone, or could go."""

@@ -8,14 +8,27 @@ from datetime import UTC, datetime
 from typing import Final, Literal, get_args
 from uuid import UUID
 
-from pillarbox.contracts.store import Action, BulkResult, Claim, InboxCount, JournalEntry, RecoveredClaim, Selection
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import (
+    Action,
+    BulkResult,
+    Claim,
+    FailureGroup,
+    InboxCount,
+    JournalEntry,
+    RecoveredClaim,
+    Selection,
+)
 from pillarbox.errors import ConfigError, IllegalTransition, NoSuchMessage
+from pillarbox.fingerprint import fingerprint
 from pillarbox.message import Message, State
 
 __all__ = [
     "MOVED_IDS",
     "Keep",
     "add_strikes",
+    "build_failure_group",
     "build_inbox_counts",
     "build_inbox_entry",
     "check_keep",
@@ -25,11 +38,14 @@ __all__ = [
     "describe_closing",
     "eligible_states",
     "explain_empty_batch",
+    "find_fingerprint",
     "group_by_strikes",
     "list_possible_ids",
     "list_purged_statuses",
+    "list_states",
     "matches",
     "select_missing",
+    "sort_failure_groups",
 ]
 
 _MAX_STRIKES: Final = 1_000_000
@@ -117,6 +133,8 @@ def eligible_states(action: Action, selection: Selection, *, to: str | None = No
     named, by its state or by its id.
     """
     states = _ELIGIBLE[action] if to is None else (*_ELIGIBLE[action], State.SKIPPED)
+    if selection.fingerprint is not None:
+        states = tuple(state for state in states if state is State.FAILED)
     is_by_filters = selection.ids is None and selection.message_ids is None and selection.states is None
     if action is Action.REDRIVEN and is_by_filters:
         return [State.FAILED]
@@ -175,9 +193,33 @@ def build_inbox_entry(
         action=action,
         at=at,
         by=by,
-        error=reason,
+        reason=reason,
         detail=f"{source} {message_id}",
     )
+
+
+def build_failure_group(destination: str, name: str, messages: Sequence[Message], *, counted_to: int) -> FailureGroup:
+    """Build the group of these failed messages, at least one, of which all were looked at."""
+    latest = max(messages, key=lambda one: (_failed_at(one), one.id))
+    return FailureGroup(
+        destination=destination,
+        fingerprint=name,
+        count=min(len(messages), counted_to),
+        more=len(messages) >= counted_to,
+        first_at=min(map(_failed_at, messages)),
+        last_at=_failed_at(latest),
+        keys=len({message.key for message in messages if message.key is not None}),
+        example=replace(latest, payload=b""),
+    )
+
+
+def _failed_at(message: Message) -> datetime:
+    return message.status_at or message.event_time
+
+
+def sort_failure_groups(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
+    """Sort groups by size, the largest first."""
+    return sorted(groups, key=lambda group: (-group.count, group.destination, group.fingerprint))
 
 
 # --- history ---
@@ -243,6 +285,17 @@ def describe_closing(message: Message) -> str:
 # --- selections ---
 
 
+def list_states(selection: Selection) -> list[State]:
+    """List the states that the selection allows. What has a fingerprint has failed."""
+    states = list(State if selection.states is None else selection.states)
+    return states if selection.fingerprint is None else [state for state in states if state is State.FAILED]
+
+
+def find_fingerprint(message: Message) -> str | None:
+    """Return the fingerprint of a stored message; None if it has not failed."""
+    return fingerprint(message.last_error or "") if message.state is State.FAILED else None
+
+
 def matches(message: Message, selection: Selection) -> bool:
     """Return whether every condition that is set holds for a stored message, in the state that operators see."""
     created_at, status_at = message.created_at, message.status_at
@@ -257,6 +310,7 @@ def matches(message: Message, selection: Selection) -> bool:
         and selection.key in (None, message.key)
         and selection.correlation_id in (None, message.correlation_id)
         and (selection.error is None or selection.error.lower() in (message.last_error or "").lower())
+        and (selection.fingerprint is None or find_fingerprint(message) == selection.fingerprint)
         and (not selection.tried or message.last_error is not None)
         and (selection.min_attempts is None or message.attempts >= selection.min_attempts)
         and (selection.since is None or (created_at is not None and created_at >= selection.since))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from pillarbox.message import State, Waits
 __all__ = [
     "ROLLUP_COLUMNS",
     "TOPICS_LOOKED_UP",
+    "add_rollups",
     "build_rollup",
+    "check_step",
     "clamp_seconds",
     "classify_failure",
     "complete_counts",
@@ -32,7 +34,8 @@ TOPICS_LOOKED_UP: Final = 500
 _LONGEST: Final = 1e10
 """Seconds of the longest latency that is counted: a row may hold any time."""
 _SUMS: Final = (
-    "delivered", "failed", "retried", "discarded", "latency_sum", "latency_max", "end_to_end_sum", "end_to_end_max",
+    "delivered", "failed", "retried", "discarded", "returned", "backlog",
+    "latency_sum", "latency_max", "end_to_end_sum", "end_to_end_max",
 )  # fmt: skip
 ROLLUP_COLUMNS: Final = (
     *_SUMS,
@@ -106,13 +109,46 @@ def _merge_group(parts: Sequence[Count]) -> Count:
 
 def build_rollup(destination: str, minute: datetime, values: Sequence[Any]) -> Rollup:
     """Build a rollup from the values of `ROLLUP_COLUMNS`. MySQL gives sums as decimals."""
-    delivered, failed, retried, discarded = (int(value) for value in values[:4])
-    latency_sum, latency_max, end_to_end_sum, end_to_end_max = (float(value) for value in values[4:8])
+    delivered, failed, retried, discarded, returned, backlog = (int(value) for value in values[:6])
+    latency_sum, latency_max, end_to_end_sum, end_to_end_max = (float(value) for value in values[6:10])
     return Rollup(
         destination=destination, minute=minute, delivered=delivered, failed=failed, retried=retried,
-        discarded=discarded, latency_sum=latency_sum, latency_max=latency_max, end_to_end_sum=end_to_end_sum,
-        end_to_end_max=end_to_end_max, latencies=[int(value) for value in values[8:]],
+        discarded=discarded, returned=returned, backlog=backlog,
+        latency_sum=latency_sum, latency_max=latency_max, end_to_end_sum=end_to_end_sum,
+        end_to_end_max=end_to_end_max, latencies=[int(value) for value in values[10:]],
     )  # fmt: skip
+
+
+def add_rollups(rollups: Iterable[Rollup], *, step: timedelta) -> list[Rollup]:
+    """Add up the counters of each destination and step, in the order of the steps. A step is of whole minutes."""
+    seconds = check_step(step)
+    sums: dict[tuple[datetime, str], Rollup] = {}
+    for rollup in rollups:
+        minute = datetime.fromtimestamp(rollup.minute.timestamp() // seconds * seconds, UTC)
+        known = sums.get((minute, rollup.destination))
+        sums[minute, rollup.destination] = (
+            msgspec.structs.replace(rollup, minute=minute) if known is None else _add_rollup(known, rollup)
+        )
+    return [sums[key] for key in sorted(sums)]
+
+
+def check_step(step: timedelta) -> int:
+    """Return the seconds of a step of rollups; `ValueError` if it is not of whole minutes."""
+    seconds = int(step.total_seconds())
+    if seconds < 60 or step % timedelta(minutes=1):
+        raise ValueError(f"A step of rollups is of whole minutes, not {step}.")
+    return seconds
+
+
+def _add_rollup(one: Rollup, other: Rollup) -> Rollup:
+    sums = ("delivered", "failed", "retried", "discarded", "returned", "latency_sum", "end_to_end_sum")
+    highest = ("backlog", "latency_max", "end_to_end_max")
+    return msgspec.structs.replace(
+        one,
+        latencies=[mine + others for mine, others in zip(one.latencies, other.latencies, strict=True)],
+        **{name: getattr(one, name) + getattr(other, name) for name in sums},
+        **{name: max(getattr(one, name), getattr(other, name)) for name in highest},
+    )
 
 
 def count_deliveries(rollup: Rollup, times: Sequence[tuple[float, float]]) -> Rollup:
@@ -141,7 +177,7 @@ def count_below(
     *below: float,
 ) -> dict[str, float]:
     """Return the counters of deliveries by column, from the numbers of those below each bound of the latencies."""
-    sums = (delivered, 0, 0, 0, latency_sum, latency_max, end_to_end_sum, end_to_end_max)
+    sums = (delivered, 0, 0, 0, 0, 0, latency_sum, latency_max, end_to_end_sum, end_to_end_max)
     buckets = (high - low for low, high in pairwise((0, *below, delivered)))
     return dict(zip(ROLLUP_COLUMNS, (*sums, *buckets), strict=True))
 

@@ -641,7 +641,7 @@ class InboxContract:
         assert await _list_inbox_failures(harness.store) == []
         assert not await harness.accept("mailer", "/shop", "m1")
         (line,) = await harness.store.journal()
-        assert (line.action, line.by, line.error) == (Action.DISCARDED, "ann", "by hand")
+        assert (line.action, line.by, line.reason) == (Action.DISCARDED, "ann", "by hand")
 
     async def test_one_whose_content_was_not_kept_is_seen_and_discarded_and_not_redriven(
         self, harness: StoreHarness

@@ -657,9 +657,10 @@ class JournalContract:
     async def test_what_is_done_to_the_whole_store_leaves_a_line(self, harness: StoreHarness) -> None:
         now = harness.clock.advance(HOUR)
         await harness.store.note("purged", by="ann", detail="3 delivered ü")
-        assert list(await harness.store.journal()) == [
-            JournalEntry(message_id=None, destination="*", action="purged", at=now, by="ann", detail="3 delivered ü")
-        ]
+        (line,) = await harness.store.journal()
+        assert replace(line, id=0) == JournalEntry(
+            message_id=None, destination="*", action="purged", at=now, by="ann", detail="3 delivered ü"
+        )
 
     async def test_the_happy_path_leaves_no_line(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR))
@@ -713,12 +714,11 @@ class JournalContract:
                 detail="Traceback:\n  line 1", delay=LEASE if waits in (Waits.RETRY, Waits.DEFERRED) else None,
             )  # fmt: skip
             await settle_failures(store, fence, outcome)
-            assert list(await store.journal(message_id=message.message_id)) == [
-                JournalEntry(
-                    message_id=message.message_id, destination="orders", action=action, at=now,
-                    by=str(fence.relay_id), attempt=3, error="HTTP 500 ü", detail="Traceback:\n  line 1",
-                )
-            ]  # fmt: skip
+            (line,) = await store.journal(message_id=message.message_id)
+            assert replace(line, id=0) == JournalEntry(
+                message_id=message.message_id, destination="orders", action=action, at=now, by=str(fence.relay_id),
+                attempt=3, error="HTTP 500 ü", detail="Traceback:\n  line 1",
+            )  # fmt: skip
 
     async def test_a_try_that_spends_nothing_leaves_a_line_and_its_error(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -764,7 +764,7 @@ class JournalContract:
         expect("discarded", "dörte")
         lines = await store.journal(message_id=message.message_id)
         assert [(line.message_id, line.destination, line.action, line.by, line.at) for line in lines] == expected
-        assert "enough" in (lines[-1].error, lines[-1].detail)
+        assert lines[-1].reason == "enough"
 
     async def test_a_redrive_to_elsewhere_is_written_down_too(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -822,7 +822,7 @@ class JournalContract:
             (None, "paused", "ann", paused_at),
             (None, "resumed", "cleo", resumed_at),
         ]
-        assert "müll" in (lines[0].error, lines[0].detail)
+        assert lines[0].reason == "müll"
 
     async def test_a_second_pause_keeps_the_first_ones_word(self, harness: StoreHarness) -> None:
         store = harness.store

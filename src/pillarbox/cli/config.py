@@ -12,6 +12,7 @@ from pillarbox.cli._logs import LogSettings
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._output import echo, format_table, show, to_line
 from pillarbox.config import Config
+from pillarbox.dashboard.settings import DashboardSettings
 from pillarbox.operations import configuration
 from pillarbox.operations.configuration import ConfigEntry
 from pillarbox.settings import KeyPath, format_key
@@ -46,7 +47,7 @@ def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]
 
 def list_entries(config: Config) -> list[ConfigEntry]:
     """List every value in force, section by section. `ConfigError` where something is wrong."""
-    return configuration.list_entries(config, more=[(("log",), LogSettings)])
+    return configuration.list_entries(config, more=[(("log",), LogSettings), (("dashboard",), DashboardSettings)])
 
 
 def _format_value(value: object) -> str:

@@ -5,13 +5,7 @@
 
 from __future__ import annotations
 
-from pillarbox.errors import MissingExtra
-
-try:
-    import jinja2  # noqa: F401
-    import starlette  # noqa: F401
-except ModuleNotFoundError as error:
-    raise MissingExtra("starlette and jinja2", extra="dashboard", needed_for="The dashboard") from error
+from typing import TYPE_CHECKING
 
 from pillarbox.dashboard.access import (
     Role,
@@ -22,8 +16,17 @@ from pillarbox.dashboard.access import (
     local_user,
     proxy_header,
 )
-from pillarbox.dashboard.app import Dashboard
-from pillarbox.dashboard.sources import StoreSource
+from pillarbox.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from pillarbox.dashboard.app import Dashboard
+    from pillarbox.dashboard.sources import StoreSource
+else:
+    # Settings and roles can be read without the web framework.
+    __getattr__ = lazy_names(
+        __name__,
+        {"Dashboard": "pillarbox.dashboard.app", "StoreSource": "pillarbox.dashboard.sources"},
+    )
 
 __all__ = [
     "Dashboard",

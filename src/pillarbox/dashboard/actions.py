@@ -179,7 +179,7 @@ def parse_order(verb: Verb, form: Mapping[str, str], *, total: int) -> Order:
     to = form.get("to", "").strip() or None if rule.takes_destination else None
     if to is not None:
         check_destination(to)
-    order = Order(verb=verb, reason=reason, to=to, until=form.get("until", "").strip() or None)
+    order = Order(verb=verb, reason=reason, to=to, until=form.get("for", "").strip() or None)
     if rule.needs_time:
         order.read_until(datetime.now(UTC))
     typed = form.get("typed", "").replace(",", "").replace(" ", "")

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from pillarbox.contracts.store import InboxRecord, JournalEntry, Selection
 from pillarbox.dashboard.chains import Chain, ChainNode, SeenMessage, build_chain, place_bars, walk
 from pillarbox.dashboard.filters import FilterError
-from pillarbox.dashboard.messages import hide_document
 from pillarbox.dashboard.view import Page, View
 from pillarbox.errors import PillarboxError
 from pillarbox.operations.documents import to_journal_document, to_message_document
@@ -60,7 +59,7 @@ async def show_activity(view: View) -> Page | Response:
         "at": await store.now(),
     }
     document = {
-        "journal": [hide_document(to_journal_document(one)) for one in shown],
+        "journal": [to_journal_document(one) for one in shown],
         "next": shown[-1].id if more else None,
     }
     return Page("activity.html", "Activity", context, document, section="activity")
@@ -156,7 +155,7 @@ def _to_node_document(node: ChainNode) -> dict[str, Any]:
         "message_id": node.message_id,
         "seen": node.is_seen,
         "hops": [
-            {"store": hop.store, "message": hide_document(to_message_document(hop.message)),
+            {"store": hop.store, "message": to_message_document(hop.message),
              "handlings": list(hop.handlings)}
             for hop in node.hops
         ],

@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-import jinja2
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Router
-from starlette.routing import Route as StarletteRoute
-from starlette.staticfiles import StaticFiles
+import msgspec
+
+from pillarbox.errors import MissingExtra
+
+try:
+    import jinja2
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+    from starlette.routing import Mount, Router
+    from starlette.routing import Route as StarletteRoute
+    from starlette.staticfiles import StaticFiles
+except ModuleNotFoundError as error:
+    raise MissingExtra("starlette and jinja2", extra="dashboard", needed_for="The dashboard") from error
 
 from pillarbox.config import Config
 from pillarbox.contracts.store import Store
@@ -33,7 +40,7 @@ from pillarbox.dashboard import (
 )
 from pillarbox.dashboard.access import Authorize, FormTokens, Role, Scope, User, find_user, is_same_site
 from pillarbox.dashboard.charts import draw_sparkline
-from pillarbox.dashboard.formatting import FILTERS, clean, describe_destination, describe_wait, name_state
+from pillarbox.dashboard.formatting import FILTERS, clean, describe_destination, describe_wait, hide_texts, name_state
 from pillarbox.dashboard.jobs import Jobs
 from pillarbox.dashboard.sources import Sample, Sampler, StoreSource
 from pillarbox.dashboard.view import Answer, Page, Redirect, View
@@ -404,7 +411,7 @@ def _wants_json(request: Request) -> bool:
 
 
 def _to_json(document: Mapping[str, Any], *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    text = encode_json(document, indent=True) + "\n"
+    text = encode_json(hide_texts(msgspec.to_builtins(document)), indent=True) + "\n"
     return Response(text, status_code=status, media_type="application/json", headers={**_HEADERS, **(headers or {})})
 
 

@@ -90,7 +90,9 @@ def build_chart(rollups: Sequence[Rollup], *, now: datetime, window: ChartWindow
     }
 
 
-def _build_backlogs(by_time: Mapping[datetime, Sequence[Rollup]], times: Sequence[datetime]) -> dict[str, list[int | None]]:
+def _build_backlogs(
+    by_time: Mapping[datetime, Sequence[Rollup]], times: Sequence[datetime]
+) -> dict[str, list[int | None]]:
     names = sorted({one.destination for rollups in by_time.values() for one in rollups})
     backlogs: dict[str, list[int | None]] = {
         name: [max((one.backlog for one in by_time.get(at, ()) if one.destination == name), default=0) for at in times]

@@ -13,7 +13,6 @@ from pillarbox.contracts.store import Action, BlockedKeyCount, JournalEntry, Reg
 from pillarbox.dashboard.actions import FormError
 from pillarbox.dashboard.charts import WINDOWS
 from pillarbox.dashboard.formatting import describe_retry
-from pillarbox.dashboard.messages import hide_document
 from pillarbox.dashboard.overview import find_window
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.errors import ConfigError, NoSuchMessage
@@ -114,7 +113,7 @@ async def show_destination(view: View) -> Page:
 
 def _to_blocked_document(one: BlockedKeyCount) -> dict[str, Any]:
     document = {name: getattr(one, name) for name in one.__struct_fields__ if name != "head"}
-    return {**document, "head": hide_document(to_message_document(one.head))}
+    return {**document, "head": to_message_document(one.head)}
 
 
 def _list_owners(registry: Registry, destination: str) -> list[tuple[UUID, str, int, int]]:

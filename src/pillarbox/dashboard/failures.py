@@ -12,7 +12,6 @@ from pillarbox.contracts.store import FailureGroup, Order, Selection
 from pillarbox.dashboard.actions import Order as ActionOrder
 from pillarbox.dashboard.actions import Verb, describe_command
 from pillarbox.dashboard.filters import FilterError, Filters, to_query
-from pillarbox.dashboard.messages import hide_document
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.message import State
 from pillarbox.operations.documents import to_message_document
@@ -107,7 +106,7 @@ async def show_group(view: View) -> Page:
     }
     document = {
         "failures": [] if group is None else [_to_document(group)],
-        "messages": [hide_document(to_message_document(one)) for one in rows],
+        "messages": [to_message_document(one) for one in rows],
         "notes": notes,
     }
     return Page("group.html", "Failures of one cause", context, document, section="failures")

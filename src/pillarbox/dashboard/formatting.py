@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from pillarbox.cloudevents import HTTP, to_binary
 from pillarbox.durations import format_age, format_duration, format_latency
@@ -27,12 +27,14 @@ __all__ = [
     "format_payload",
     "format_rate",
     "hide_headers",
+    "hide_texts",
     "list_wire_headers",
     "name_state",
 ]
 
 _MOST_SHOWN: Final = 256 * 1024
 """Characters of a payload on a page. The download has all of it."""
+_PAYLOADS: Final = ("payload", "payload_base64", "raw_base64")
 _SECRET_WORDS: Final = (
     "authorization", "cookie", "credential", "passphrase", "passwd", "password", "secret", "signature", "token",
     "api-key", "apikey", "api_key", "private",
@@ -111,6 +113,22 @@ def hide_headers(headers: Mapping[str, str]) -> dict[str, str]:
         else redact(f"{name}: {value}")[len(name) + 2 :]
         for name, value in headers.items()
     }
+
+
+def hide_texts(value: Any) -> Any:
+    """Hide what looks like a secret in every text of a document, except in a payload: somebody asked for that."""
+    match value:
+        case str():
+            return redact(value)
+        case dict():
+            return {name: one if name in _PAYLOADS else _hide_field(name, one) for name, one in value.items()}
+        case list() | tuple():
+            return [hide_texts(one) for one in value]
+    return value
+
+
+def _hide_field(name: str, value: Any) -> Any:
+    return hide_headers(value) if name == "headers" and isinstance(value, dict) else hide_texts(value)
 
 
 def list_wire_headers(message: Message) -> dict[str, str]:

@@ -12,7 +12,6 @@ from pillarbox.dashboard.changes import to_job_id
 from pillarbox.dashboard.filters import FilterError
 from pillarbox.dashboard.formatting import format_payload, hide_headers
 from pillarbox.dashboard.jobs import Job, run_inbox_change
-from pillarbox.dashboard.messages import hide_document
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.decoding import decode_incoming
 from pillarbox.errors import DecodeError, NoSuchMessage
@@ -53,7 +52,7 @@ async def show_inbox(view: View) -> Page:
         "at": now,
     }
     document: dict[str, Any] = {
-        "failures": [hide_document(to_inbox_row(one)) for one in found[:_SHOWN]],
+        "failures": [to_inbox_row(one) for one in found[:_SHOWN]],
         "records": records,
     }
     return Page("inbox.html", "Inbox", context, document, section="inbox")
@@ -99,7 +98,7 @@ async def _find_failure(view: View) -> InboxFailure:
 async def show_failure(view: View) -> Page:
     """Show a message that a consumer could not handle."""
     failure = await _find_failure(view)
-    document = hide_document(to_inbox_document(failure))
+    document = to_inbox_document(failure)
     headers = document.get("headers")
     context = {
         "failure": failure,

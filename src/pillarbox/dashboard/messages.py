@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -23,7 +23,7 @@ from pillarbox.dashboard.filters import (
     to_query,
     to_selection,
 )
-from pillarbox.dashboard.formatting import clean, describe_wait, format_payload, hide_headers, list_wire_headers
+from pillarbox.dashboard.formatting import describe_wait, format_payload, hide_headers, list_wire_headers
 from pillarbox.dashboard.sources import Sample
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.errors import NoSuchMessage
@@ -31,7 +31,7 @@ from pillarbox.message import Message, State, Waits
 from pillarbox.operations.documents import to_journal_document, to_message_document
 from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
 
-__all__ = ["Step", "build_timeline", "hide_document", "search", "show_message", "show_messages", "show_payload"]
+__all__ = ["Step", "build_timeline", "search", "show_message", "show_messages", "show_payload"]
 
 PAGE_SIZE: Final = 50
 _NEIGHBOURS: Final = 10
@@ -71,7 +71,7 @@ async def show_messages(view: View) -> Page:
         "is_new": sample.status is not None and not sample.status.destinations and filters.is_empty,
     }
     document = {
-        "messages": [hide_document(to_message_document(one)) for one in rows],
+        "messages": [to_message_document(one) for one in rows],
         "next": rows[-1].id if more and not newest else None,
     }
     return Page("messages.html", "Messages", context, document, section="messages")
@@ -137,8 +137,8 @@ async def show_message(view: View) -> Page:
         "show_command": f"pillarbox messages show {message.id}",
     }
     document = {
-        "messages": [hide_document(to_message_document(one)) for one in found],
-        "journal": [hide_document(to_journal_document(entry)) for entry in journal],
+        "messages": [to_message_document(one) for one in found],
+        "journal": [to_journal_document(entry) for entry in journal],
     }
     return Page("message.html", f"Message {message.id}", context, document, section="messages")
 
@@ -178,16 +178,6 @@ def _find_trace(view: View, message: Message) -> str | None:
     return view.dashboard.trace_url.replace("{trace_id}", quote(parts[1], safe=""))
 
 
-def hide_document(document: dict[str, Any]) -> dict[str, Any]:
-    """Hide what looks like a secret in a document: people paste it into tickets."""
-    for name in ("error", "detail", "last_error", "reason", "unreadable"):
-        if isinstance(document.get(name), str):
-            document[name] = clean(document[name])
-    if isinstance(document.get("headers"), Mapping):
-        document["headers"] = hide_headers(document["headers"])
-    return document
-
-
 async def show_payload(view: View) -> Page | Response:
     """Show the payload of a message. The journal says who looked, if the dashboard is told to."""
     store = await view.open()
@@ -225,7 +215,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
-    """`done`, `bad`, `person`, `now` or `next`."""
+    """`done`, `bad`, `person`, `now`, `next`, or `choice`: what a person may do."""
     at: datetime | None = None
     detail: str = ""
     times: int = 1
@@ -271,7 +261,8 @@ def build_timeline(message: Message, journal: Sequence[JournalEntry], now: datet
     else:
         at = message.status_at if message.state.is_closed or message.state is State.SENDING else None
         steps.append(Step(name=state, kind="now", at=at, detail=describe_wait(message, now)))
-    return [*steps, *(Step(name=name, kind="next") for name in _NEXT.get(message.state, ()))]
+    kind = "choice" if message.state is State.FAILED else "next"
+    return [*steps, *(Step(name=name, kind=kind) for name in _NEXT.get(message.state, ()))]
 
 
 # --- search ---

@@ -37,7 +37,9 @@ class RowWriter(Protocol):
 class Relaying:
     """A relay that owns all lanes of some destinations, and does what it is told."""
 
-    def __init__(self, store: Store, *destinations: str, service: str = "shop", reachable: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, store: Store, *destinations: str, service: str = "shop", reachable: Sequence[str] | None = None
+    ) -> None:
         self._store = store
         self._destinations = destinations
         self._number = 0
@@ -46,6 +48,7 @@ class Relaying:
             reachable=list(destinations if reachable is None else reachable), labels={"region": "eu"},
         )  # fmt: skip
         self._fences: dict[str, Fence] = {}
+        self.lease = LEASE
 
     async def start(self) -> None:
         await self._store.register(self.info, lease=LEASE)
@@ -105,7 +108,9 @@ class Relaying:
 def to_incoming(message: Message) -> bytes:
     """Encode a message as an inbox keeps it."""
     headers, body = to_binary(message, binding=HTTP)
-    fallback = FallbackIdentity(message_id=str(message.message_id), source=message.source, type=message.type, topic="orders")
+    fallback = FallbackIdentity(
+        message_id=str(message.message_id), source=message.source, type=message.type, topic="orders"
+    )
     return encode_incoming(IncomingMessage(headers=headers, body=body, binding=HTTP, fallback=fallback))
 
 
@@ -121,19 +126,26 @@ CANARY = "<script>alert('x')</script>"
 
 
 async def fill(store: Store, writer: RowWriter, *, text: str = "", secret: str = "", many: int = 3) -> Filled:
-    """Fill an empty store. `text` is put into every text field that a writer may fill, `secret` where one may slip in."""
+    """Fill an empty store.
+
+    `text` is put into every text field that a writer may fill, `secret` where one may slip in.
+    """
     correlation = f"request-7{text}"
     error = f"https://billing.example/hooks answered 422: no account for customer {{id}}{text} password={secret or 'x'}"
     cause = sample(type="orders.placed", destination="billing", key=f"order-42{text}", topic=f"orders{text}",
                    correlation_id=correlation, source=f"/shop{text}", subject=f"42{text}",
                    payload=msgspec.json.encode({"order_id": 12345678901234567890, "note": text}),
-                   headers={"tenant": "acme", "x-api-token": secret or "hidden-value", **({"remark": text} if text else {})})  # fmt: skip
+                   headers={"tenant": "acme", "x-api-token": secret or "hidden-value",
+                            "remark": f"see{text}"})  # fmt: skip
     sibling = msgspec.structs.replace(cause, destination="mail")
     caused = sample(type="billing.charged", destination="mail", key="order-42", correlation_id=correlation,
                     causation_id=str(cause.message_id), source="/billing")  # fmt: skip
     orphan = sample(type="mail.sent", destination="mail", key="m", correlation_id=correlation,
                     causation_id="01900000-0000-7000-8000-000000000000", source="/mail")  # fmt: skip
-    failing = [sample(type="orders.placed", destination="billing", key=f"customer-{n}{text}", topic="orders") for n in range(many)]
+    failing = [
+        sample(type="orders.placed", destination="billing", key=f"customer-{n}{text}", topic="orders")
+        for n in range(many)
+    ]
     retried = sample(destination="billing", key="slow")
     held = sample(destination="audit", key=f"blocked{text}")
     behind = [sample(destination="audit", key=f"blocked{text}") for _ in range(2)]
@@ -146,7 +158,9 @@ async def fill(store: Store, writer: RowWriter, *, text: str = "", secret: str =
         "behind": behind[0], "sending": sending, "waiting": waiting, "skipped": skipped, "discarded": discarded,
         "failed": failing[0],
     }  # fmt: skip
-    await writer.insert([cause, sibling, caused, orphan, *failing, retried, held, *behind, sending, waiting, skipped, discarded])
+    await writer.insert(
+        [cause, sibling, caused, orphan, *failing, retried, held, *behind, sending, waiting, skipped, discarded]
+    )
     stored = {(one.message_id, one.destination): one for one in await store.find(Selection(), limit=1_000)}
 
     def get(one: Message) -> int:
@@ -164,8 +178,12 @@ async def fill(store: Store, writer: RowWriter, *, text: str = "", secret: str =
     await store.discard(Selection(ids=[get(discarded)]), by=f"ann{text}", reason=f"sent by hand{text}", limit=1)
     await store.pause("audit", by=f"ann{text}", reason=f"they are moving{text} token={secret or 'x'}")
     await store.record_backlog(relay.info.relay_id, destinations=["billing", "mail", "audit"], limit=1_000)
-    failed_inbox = sample(type="orders.placed", source=f"/shop{text}", headers={"x-api-token": secret or "hidden-value"})
-    await writer.execute(Accept(names=NAMES, consumer="billing", source=f"/shop{text}", message_id=str(cause.message_id)))
+    failed_inbox = sample(
+        type="orders.placed", source=f"/shop{text}", headers={"x-api-token": secret or "hidden-value"}
+    )
+    await writer.execute(
+        Accept(names=NAMES, consumer="billing", source=f"/shop{text}", message_id=str(cause.message_id))
+    )
     await writer.execute(
         Fail(names=NAMES, consumer=f"invoices{text}", source=f"/shop{text}", message_id=str(failed_inbox.message_id),
              attempts=3, error=f"ValueError: no{text}", message=to_incoming(failed_inbox))
@@ -173,5 +191,3 @@ async def fill(store: Store, writer: RowWriter, *, text: str = "", secret: str =
     found = {(one.message_id, one.destination): one for one in await store.find(Selection(), limit=1_000)}
     shown = {name: found[one.message_id, one.destination] for name, one in names.items()}
     return Filled(shown, correlation, failed_inbox)
-
-

@@ -1,4 +1,4 @@
-"""An hour of three services, told to memory stores on a clock that stands still: for pictures that are always the same."""
+"""An hour of three services, in memory stores on a clock that stands still: for pictures that are always the same."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ class Story:
         self.billing = MemoryStore(clock=self.clock)
 
 
+def _to_id(number: int) -> UUID:
+    """Return a UUIDv7 that is the same in every run."""
+    return UUID(int=(0x019C << 112) | 0x7 << 76 | 0x8 << 60 | number)
+
+
 class _Shop:
     """The shop: writes orders, and a relay delivers them to three destinations."""
 
@@ -59,7 +64,10 @@ class _Shop:
         self._store = story.orders
         self._writer = MemoryWriter(story.orders)
         self._dice = random.Random(7)
-        self._relays = [Relaying(self._store, "billing", "mail", service="shop"), Relaying(self._store, "search", service="index")]
+        self._relays = [
+            Relaying(self._store, "billing", "mail", service="shop"),
+            Relaying(self._store, "search", service="index"),
+        ]
         self._backlog: list[int] = []
         self._number = 0
 
@@ -72,12 +80,14 @@ class _Shop:
         self._number += 1
         return sample(
             destination=destination, key=f"customer-{self._dice.randrange(400)}", topic="orders", type="orders.placed",
-            event_time=self._story.clock.now(), message_id=UUID(int=(0x019C << 112) | 0x7 << 76 | 0x8 << 60 | self._number),
+            event_time=self._story.clock.now(), message_id=_to_id(self._number),
             payload=msgspec.json.encode({"order_id": self._number, "total": "12.50", "currency": "EUR"}), **more,
         )  # fmt: skip
 
     async def write(self, destination: str, count: int) -> list[int]:
-        before = {one.id for one in await self._store.find(Selection(destination=destination), limit=10**6, payloads=False)}
+        before = {
+            one.id for one in await self._store.find(Selection(destination=destination), limit=10**6, payloads=False)
+        }
         await self._writer.insert([self._build(destination) for _ in range(count)])
         found = await self._store.find(Selection(destination=destination), limit=10**6, payloads=False)
         return [one.id for one in found if one.id not in before]
@@ -106,7 +116,9 @@ class _Shop:
         if minute not in _OUTAGE and minute not in _PAUSE:
             await self._deliver_billing(shop, minute)
         for relay in self._relays:
-            await self._store.record_backlog(relay.info.relay_id, destinations=["billing", "mail", "search"], limit=10_000)
+            await self._store.record_backlog(
+                relay.info.relay_id, destinations=["billing", "mail", "search"], limit=10_000
+            )
         await self._renew(seconds=60)
         assert story.clock.now() > START
 
@@ -116,7 +128,12 @@ class _Shop:
         refused = batch[3:5] if minute % 9 == 7 else []
         await shop.deliver("billing", [one for one in batch if one not in failed and one not in refused])
         if failed:
-            await shop.fail("billing", failed, "https://billing.example/… answered 422 Unprocessable Entity. It said: no account for customer {id}", attempts=1)
+            await shop.fail(
+                "billing",
+                failed,
+                "https://billing.example/… answered 422 Unprocessable Entity. It said: no account for customer {id}",
+                attempts=1,
+            )
         if refused:
             await shop.fail("billing", refused, "https://billing.example/… answered 413 Content Too Large", attempts=1)
 
@@ -129,9 +146,19 @@ class _Shop:
     async def block(self) -> None:
         """Leave a key that is blocked, and two messages behind its head."""
         shop = self._relays[0]
-        messages = [msgspec.structs.replace(self._build("mail"), key="customer-42", partition=sample(key="customer-42").partition) for _ in range(3)]
+        messages = [
+            msgspec.structs.replace(
+                self._build("mail"), key="customer-42", partition=sample(key="customer-42").partition
+            )
+            for _ in range(3)
+        ]
         await self._writer.insert(messages)
-        ids = [one.id for one in await self._store.find(Selection(key="customer-42", destination="mail", states=[State.PENDING]), limit=10)]
+        ids = [
+            one.id
+            for one in await self._store.find(
+                Selection(key="customer-42", destination="mail", states=[State.PENDING]), limit=10
+            )
+        ]
         await shop.hold("mail", ids[:1], "smtp://mail.example answered 550: mailbox unavailable")
         await shop.park("mail", ids[1:])
 
@@ -149,20 +176,25 @@ class _Shop:
         relay.info = msgspec.structs.replace(relay.info, relay_id=UUID(int=99))
         await relay.start()
         caused = [
-            sample(destination="payments", type="payments.charge", topic="payments", kind=Kind.COMMAND, key="customer-7",
-                   correlation_id=CORRELATION, causation_id=str(placed.message_id), source="/billing", event_time=clock.now(),
-                   message_id=UUID(int=(0x019C << 112) | 0x7 << 76 | 0x8 << 60 | 900001)),
+            sample(destination="payments", type="payments.charge", topic="payments", kind=Kind.COMMAND,
+                   key="customer-7",
+                   correlation_id=CORRELATION, causation_id=str(placed.message_id), source="/billing",
+                   event_time=clock.now(), message_id=_to_id(900_001)),
             sample(destination="ledger", type="billing.invoiced", topic="invoices", key="customer-7", source="/billing",
                    correlation_id=CORRELATION, causation_id=str(placed.message_id), event_time=clock.now(),
-                   message_id=UUID(int=(0x019C << 112) | 0x7 << 76 | 0x8 << 60 | 900002)),
+                   message_id=_to_id(900_002)),
         ]  # fmt: skip
         clock.advance(timedelta(milliseconds=90))
         await writer.insert(caused)
-        await writer.execute(Accept(names=Names(), consumer="billing", source="/shop", message_id=str(placed.message_id)))
+        await writer.execute(
+            Accept(names=Names(), consumer="billing", source="/shop", message_id=str(placed.message_id))
+        )
         clock.advance(timedelta(milliseconds=300))
         found = {one.destination: one.id for one in await billing.find(Selection(correlation_id=CORRELATION), limit=10)}
         await relay.deliver("ledger", [found["ledger"]])
-        await relay.fail("payments", [found["payments"]], "https://bank.example/… answered 402: card expired", attempts=1)
+        await relay.fail(
+            "payments", [found["payments"]], "https://bank.example/… answered 402: card expired", attempts=1
+        )
         failed = sample(type="orders.placed", source="/shop", message_id=UUID(int=5))
         await writer.execute(
             Fail(names=Names(), consumer="invoices", source="/shop", message_id=str(failed.message_id), attempts=3,

@@ -288,7 +288,7 @@ def _check_header_name(name: object) -> None:
 
 TABLES: Final = (
     "outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "rollup", "schema", "messages",
-    "sleeper", "wake",
+    "probe", "sleeper", "wake",
     "slot", "consumer", "own_inbox", "shown_outbox", "shown_history", "shown_inbox",
 )  # fmt: skip
 """Names after the prefix. `messages` is the view, `wake` PostgreSQL's trigger and `sleeper` its table. The last line is

@@ -496,7 +496,8 @@ class HistoryForgetsWhenItWasDue(MemoryStore):
 class TroubleWithoutJournal(MemoryStore):
     def _record_failure(self, row: Message, trouble: FailedOutcome, *, by: UUID) -> None:
         super()._record_failure(row, trouble, by=by)
-        self._data.journal.pop()
+        if trouble.action is not None:
+            self._data.journal.pop()
 
 
 # --- membership

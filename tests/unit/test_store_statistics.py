@@ -88,6 +88,7 @@ def test_deliveries_fall_into_the_bucket_below_its_bound() -> None:
 
 def test_a_rollup_has_a_column_for_each_bucket() -> None:
     rollup = build_rollup("billing", datetime(2026, 1, 1, tzinfo=UTC), range(len(ROLLUP_COLUMNS)))
-    assert (rollup.delivered, rollup.discarded, rollup.end_to_end_max) == (0, 3, 7.0)
-    assert list(rollup.latencies) == list(range(8, 24))
+    assert (rollup.delivered, rollup.discarded, rollup.returned, rollup.backlog) == (0, 3, 4, 5)
+    assert (rollup.latency_sum, rollup.end_to_end_max) == (6.0, 9.0)
+    assert list(rollup.latencies) == list(range(10, 26))
     assert len(rollup.latencies) == len(LATENCY_BOUNDS) + 1

@@ -14,6 +14,7 @@ from pillarbox.contracts.store import (
     Action,
     BulkResult,
     Claim,
+    FailedOutcome,
     FailureGroup,
     InboxCount,
     JournalEntry,
@@ -22,7 +23,7 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.errors import ConfigError, IllegalTransition, NoSuchMessage
 from pillarbox.fingerprint import fingerprint
-from pillarbox.message import Message, State
+from pillarbox.message import Message, State, Waits
 
 __all__ = [
     "MOVED_IDS",
@@ -33,6 +34,7 @@ __all__ = [
     "build_inbox_entry",
     "check_keep",
     "choose_ids",
+    "compute_fingerprint",
     "cut_by_bytes",
     "cut_sizes",
     "describe_closing",
@@ -289,6 +291,14 @@ def list_states(selection: Selection) -> list[State]:
     """List the states that the selection allows. What has a fingerprint has failed."""
     states = list(State if selection.states is None else selection.states)
     return states if selection.fingerprint is None else [state for state in states if state is State.FAILED]
+
+
+def compute_fingerprint(failure: FailedOutcome, *, error: object = None) -> str | None:
+    """Return the fingerprint of a message that fails so; None if it does not fail. `error` is its last one so far."""
+    if failure.forward_to is not None or (failure.state is not State.FAILED and failure.waits is not Waits.HELD):
+        return None
+    text = failure.error if failure.error is not None else error
+    return fingerprint(text if isinstance(text, str) else "")
 
 
 def find_fingerprint(message: Message) -> str | None:

@@ -147,6 +147,11 @@ def build_conditions(selection: Selection, binder: Binder, *, key: str = "key") 
     conditions += [binder.any_of(column, values) for column, values in lists.items() if values is not None]
     # A bound of 0 attempts, or after id 0, excludes nothing.
     conditions += [f"{comparison} {binder.value(value)}" for comparison, value in bounds if value]
+    if selection.fingerprint is not None:
+        no_print = selection.fingerprint == ""
+        conditions.append(
+            "coalesce(fingerprint, '') = ''" if no_print else binder.equals("fingerprint", selection.fingerprint)
+        )
     if selection.tried:
         conditions.append("last_error is not null")
     if selection.error is not None:

@@ -11,15 +11,18 @@ from typing import Any, Final
 
 import msgspec
 
-from pillarbox.contracts.store import LATENCY_BOUNDS, Count, FailedOutcome, Rollup
-from pillarbox.message import State, Waits
+from pillarbox.contracts.store import LATENCY_BOUNDS, Count, FailedOutcome, FailureGroup, Rollup
+from pillarbox.message import Message, State, Waits
 
 __all__ = [
+    "FAILURES_LOOKED_UP",
     "ROLLUP_COLUMNS",
     "TOPICS_LOOKED_UP",
+    "FailureCount",
     "add_rollups",
     "build_rollup",
     "check_step",
+    "choose_largest",
     "clamp_seconds",
     "classify_failure",
     "complete_counts",
@@ -27,8 +30,11 @@ __all__ = [
     "count_deliveries",
     "mark_truncated",
     "merge_counts",
+    "merge_failures",
 ]
 
+FAILURES_LOOKED_UP: Final = 1_000
+"""The most messages of a group of failures whose keys are looked up."""
 TOPICS_LOOKED_UP: Final = 500
 """The most messages of a destination whose topic is looked up, where the index holds everything else."""
 _LONGEST: Final = 1e10
@@ -102,6 +108,65 @@ def _merge_group(parts: Sequence[Count]) -> Count:
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
         more=any(part.more for part in parts),
     )
+
+
+# --- failures ---
+
+
+class FailureCount(msgspec.Struct, frozen=True):
+    """The number of messages of one fingerprint in one table, and what was looked up of them."""
+
+    destination: str
+    fingerprint: str | None
+    count: int
+    held: bool
+    more: bool = False
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    keys: int = 0
+    example_id: int | None = None
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.destination, self.fingerprint or ""
+
+
+def choose_largest(counts: Iterable[FailureCount], *, limit: int) -> list[list[FailureCount]]:
+    """Return the largest groups, each with its parts in history and among the held. None and empty are one group."""
+    groups: dict[tuple[str, str], list[FailureCount]] = {}
+    for one in counts:
+        groups.setdefault(one.group, []).append(one)
+    names = sorted(groups, key=lambda name: (-sum(part.count for part in groups[name]), name))
+    return [groups[name] for name in names[:limit]]
+
+
+def merge_failures(
+    parts: Iterable[FailureCount], messages: Iterable[Message], *, counted_to: int
+) -> list[FailureGroup]:
+    """Build the groups from their parts, with their examples, the largest first.
+
+    A group whose example is gone was redriven or purged meanwhile, and is left out.
+    """
+    examples = {(message.id, message.waits is not None): message for message in messages}
+    groups: dict[tuple[str, str], list[FailureCount]] = {}
+    for part in parts:
+        groups.setdefault(part.group, []).append(part)
+    built = []
+    for (destination, name), alike in groups.items():
+        latest = max(alike, key=lambda part: (part.last_at is not None, part.last_at))
+        example = None if latest.example_id is None else examples.get((latest.example_id, latest.held))
+        times = [at for part in alike for at in (part.first_at, part.last_at) if at is not None]
+        if example is None or not times:
+            continue
+        count = sum(part.count for part in alike)
+        built.append(
+            FailureGroup(
+                destination=destination, fingerprint=name, count=min(count, counted_to),
+                more=count >= counted_to or any(part.more for part in alike), first_at=min(times),
+                last_at=max(times), keys=sum(part.keys for part in alike), example=example,
+            )
+        )  # fmt: skip
+    return sorted(built, key=lambda group: (-group.count, group.destination, group.fingerprint))
 
 
 # --- rollups ---

@@ -53,4 +53,4 @@ def state_of(message: Any) -> str:
 def journal_of(message: Any) -> list[tuple[str, str, str | None]]:
     """What was done with it, by whom, and why."""
     lines = JournalLine.objects.using(message._state.db).filter(message_id=message.message_id).order_by("id")
-    return [(line.action, line.by, line.error) for line in lines]
+    return [(line.action, line.by, line.reason or line.error) for line in lines]

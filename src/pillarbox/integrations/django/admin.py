@@ -284,7 +284,7 @@ class MessageAdmin(admin.ModelAdmin):
         shown = [
             {
                 "line": line,
-                "error": redact_line(line.error or "", limit=2_000),
+                "error": redact_line(line.reason or line.error or "", limit=2_000),
                 "detail": redact_block(line.detail or "", limit=50_000),
             }
             for line in lines[:_JOURNAL_LINES]

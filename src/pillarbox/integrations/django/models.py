@@ -162,7 +162,7 @@ class Failure(Message):
 
 
 class JournalLine(ReadOnlyModel):
-    """One line of the journal: a failed attempt, or the action of a person."""
+    """One line of the journal: a failed attempt, the action of a person, or a change that a relay noticed."""
 
     id = models.BigIntegerField(primary_key=True)
     message_id = MessageIdField(null=True)
@@ -173,6 +173,8 @@ class JournalLine(ReadOnlyModel):
     attempt = models.IntegerField(null=True)
     error = models.TextField(null=True)
     detail = models.TextField(null=True)
+    reason = models.TextField(null=True)
+    selection = models.TextField(null=True)
 
     class Meta:
         app_label = "pillarbox"

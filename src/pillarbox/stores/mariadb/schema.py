@@ -238,8 +238,8 @@ def _add_views(tables: Catalog, names: Names) -> Catalog:
         for table in ("outbox", "history", "inbox")
     }
     views = {
-        "messages": [*_leave_out(columns["outbox"], "blocked_key", "due_at"), "state"],
-        "shown_outbox": _leave_out(columns["outbox"], "blocked_key", "payload"),
+        "messages": [*_leave_out(columns["outbox"], "blocked_key", "due_at", "fingerprint"), "state"],
+        "shown_outbox": _leave_out(columns["outbox"], "payload"),
         "shown_history": _leave_out(columns["history"], "payload"),
         "shown_inbox": _leave_out(columns["inbox"], "message"),
         "own_inbox": columns["inbox"],

@@ -7,16 +7,19 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
-from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, Wakeups
-from pillarbox.message import Names, Waits
+from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, TableStatus, Wakeups
+from pillarbox.message import Names, State, Waits
 from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_facts
 from pillarbox.stores.mariadb.connection import Database, Transaction
 from pillarbox.stores.rules import Keep
+from pillarbox.stores.statistics import FailureCount
 from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
-from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows, to_time
+from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows, to_microseconds, to_time
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 from pillarbox.stores.unreadable import clean_text
 
@@ -99,6 +102,42 @@ class MariadbStore(SyncSqlStore[Database]):
 
         await self._database.read(work)
         return oldest
+
+    def _count_failures(self, tx: SyncTransaction, counted_to: int) -> Sequence[FailureCount]:
+        # No index has fingerprints, for every delivery would pay for it. So the latest failures are grouped.
+        counts: list[FailureCount] = []
+        places = {"failed": tx.query("ended_destinations", {"state": State.FAILED.value}),
+                  "held": tx.query("held_destinations")}  # fmt: skip
+        for name, destinations in places.items():
+            for (destination,) in destinations:
+                rows = tx.query(f"{name}_groups", {"destination": destination, "limit": counted_to})
+                more = sum(row[1] for row in rows) >= counted_to
+                counts += [
+                    FailureCount(
+                        clean_text(destination), fingerprint, int(count), name == "held", more, to_time(first_at),
+                        to_time(last_at), int(keys),
+                    )
+                    for fingerprint, count, first_at, last_at, keys in rows
+                ]  # fmt: skip
+        return counts
+
+    def _describe_failures(self, tx: SyncTransaction, part: FailureCount) -> FailureCount:
+        values = {
+            "destination": part.destination, "fingerprint": part.fingerprint,
+            "last_at": None if part.last_at is None else to_microseconds(part.last_at),
+        }  # fmt: skip
+        rows = tx.query("held_latest" if part.held else "failed_latest", values)
+        return replace(part, example_id=rows[0][0] if rows else None)
+
+    async def tables(self) -> Sequence[TableStatus]:
+        rows = await self._database.query("tables", self._database.table_values())
+        return [
+            TableStatus(
+                name=clean_text(name), rows=None if count is None else int(count),
+                bytes=None if size is None else int(size), dead_rows=None,
+            )
+            for name, count, size in rows
+        ]  # fmt: skip
 
     @asynccontextmanager
     async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:  # noqa: ARG002 - never called

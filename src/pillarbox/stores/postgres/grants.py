@@ -39,13 +39,15 @@ _CONSUMER: Final = (
 )
 # Retention locks rows before it deletes them, and locking needs the right to update some column.
 _RELAY: Final = (
-    ("select, delete, update (destination, available_at, waits, attempts, last_error, status_at, due_at)", "outbox"),
+    ("select, delete, update (destination, available_at, waits, attempts, last_error, status_at)", "outbox"),
+    ("update (due_at, fingerprint)", "outbox"),
     ("select, insert, delete, update (status_at)", "history"),
     ("select, insert, update, delete", "claim"),
     ("select, insert, update, delete", "lane"),
     ("select, insert, update, delete", "relay"),
     ("select, insert, update, delete", "sleeper"),
     ("select, insert, update, delete", "destination"),
+    ("select", "probe"),
     ("select, insert, delete", "journal"),
     ("select, insert, update, delete", "rollup"),
     ("select, delete, update (status_at)", "inbox"),
@@ -56,16 +58,17 @@ _OPERATOR: Final = (
     *_RELAY,
     ("insert", "outbox"),
     ("update", "history"),
+    ("insert, update", "probe"),
     ("update (status, attempts, last_error, message)", "inbox"),
 )
 _VIEWER: Final = (
-    (f"select (tx, {_SHOWN}, waits, attempts, last_error, status_at, due_at)", "outbox"),
-    (f"select ({_SHOWN}, attempts, last_error, status_at, status, relay_id)", "history"),
+    (f"select (tx, {_SHOWN}, waits, attempts, last_error, status_at, due_at, fingerprint)", "outbox"),
+    (f"select ({_SHOWN}, attempts, last_error, status_at, status, relay_id, fingerprint)", "history"),
     (f"select ({_SHOWN}, waits, attempts, last_error, status_at, state)", "messages"),
     (f"select ({_SHOWN_INBOX})", "inbox"),
     *(
         (("select", table))
-        for table in ("claim", "lane", "relay", "sleeper", "destination", "journal", "rollup", "schema")
+        for table in ("claim", "lane", "relay", "sleeper", "destination", "probe", "journal", "rollup", "schema")
     ),
 )
 _RIGHTS: Final[Mapping[Role, Sequence[tuple[str, str]]]] = {

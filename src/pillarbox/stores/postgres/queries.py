@@ -7,10 +7,20 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from pillarbox.contracts.store import (
+    BLOCKED_WALKED,
+    GROUPS_WALKED,
+    JOURNAL_LINES,
+    SOURCES_WALKED,
+    BlockedKeyCount,
     Count,
+    DestinationRequest,
+    FailureGroup,
     InboxCount,
     InboxFailure,
+    InboxRecord,
     InboxSelection,
     JournalEntry,
     OpenClaim,
@@ -18,15 +28,26 @@ from pillarbox.contracts.store import (
     Pause,
     Rollup,
     Selection,
+    TableStatus,
 )
-from pillarbox.message import Message, State
+from pillarbox.message import Message, State, Waits
 from pillarbox.stores.postgres.connection import Database, Now
 from pillarbox.stores.postgres.driver import Connection
 from pillarbox.stores.postgres.history import FIRST_ID, Window, read_window
 from pillarbox.stores.postgres.rows import message_from_stored_row
-from pillarbox.stores.rules import build_inbox_counts
+from pillarbox.stores.rules import build_inbox_counts, list_states
 from pillarbox.stores.sql import Statements, build_conditions, sort_rows
-from pillarbox.stores.statistics import TOPICS_LOOKED_UP, build_rollup, complete_counts, merge_counts
+from pillarbox.stores.statistics import (
+    FAILURES_LOOKED_UP,
+    TOPICS_LOOKED_UP,
+    FailureCount,
+    build_rollup,
+    check_step,
+    choose_largest,
+    complete_counts,
+    merge_counts,
+    merge_failures,
+)
 from pillarbox.stores.unreadable import NO_TIME
 
 __all__ = ["Parameters", "PostgresQueries", "inbox_parameters"]
@@ -43,7 +64,7 @@ class PostgresQueries:
     async def find(
         self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
     ) -> Sequence[Message]:
-        states = tuple(State) if selection.states is None else selection.states
+        states = list_states(selection)
         # After a restore that took the sequence back, an open and a closed message may have the same id.
         found: dict[tuple[int, UUID], Any] = {}
         # Whether a message is pending or sending depends on the time: a relay may be gone. All statements have the time
@@ -90,7 +111,7 @@ class PostgresQueries:
         return total
 
     async def count(self, selection: Selection) -> int:
-        states = [state.value for state in (tuple(State) if selection.states is None else selection.states)]
+        states = [state.value for state in list_states(selection)]
         total = 0
         async with self._database.snapshot() as connection:
             if State.DELIVERED.value in states and _is_walked(selection):
@@ -102,16 +123,120 @@ class PostgresQueries:
                 total += await connection.fetchval(self._sql.fill(statement, where), *parameters.values)
         return total
 
-    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
+    async def journal(
+        self,
+        *,
+        message_id: UUID | None,
+        destination: str | None,
+        by: str | None,
+        actions: Sequence[str] | None,
+        messages: bool,
+        before: int | None,
+        limit: int,
+    ) -> Sequence[JournalEntry]:
+        if message_id is not None and not messages:
+            return []
+        wanted = (destination, by, None if actions is None else [str(action) for action in actions], before)
+        is_filtered = message_id is None and any(one is not None for one in (destination, by, actions))
         async with self._database.unpinned() as connection:
-            rows = await connection.fetch(self._sql["journal"], message_id, limit)
+            if not messages:
+                rows = await connection.fetch(self._sql["journal_general"], limit, *wanted)
+            else:
+                end = None
+                if is_filtered:
+                    end = await connection.fetchval(self._sql["journal_end"], before, JOURNAL_LINES)
+                rows = await connection.fetch(self._sql["journal"], message_id, limit, *wanted, end)
         return [
             JournalEntry(
                 message_id=row[0], destination=row[1], action=row[2], at=row[3] or NO_TIME, by=row[4], attempt=row[5],
-                error=row[6], detail=row[7],
+                error=row[6], detail=row[7], id=row[8], reason=row[9], selection=row[10],
             )
             for row in rows
         ]  # fmt: skip
+
+    async def failure_groups(self, *, limit: int, counted_to: int) -> Sequence[FailureGroup]:
+        async with self._database.snapshot() as connection:
+            counts = [
+                FailureCount(row[0], row[1], row[2], held=held)
+                for name, held in (("failed_groups", False), ("held_groups", True))
+                for row in await connection.fetch(self._sql[name], counted_to, GROUPS_WALKED)
+            ]
+            parts: list[FailureCount] = []
+            largest = [part for group in choose_largest(counts, limit=limit) for part in group]
+            for name, held in (("failed_details", False), ("held_details", True)):
+                parts += await self._describe_failures(connection, name, [one for one in largest if one.held is held])
+            ids = [part.example_id for part in parts]
+            found: list[Message] = []
+            for name, second in (("find_held_bare", ()), ("find_closed_bare", (State.FAILED.value,))):
+                parameters = Parameters((2 * len(ids), *second))
+                where = build_conditions(Selection(ids=[id_ for id_ in ids if id_ is not None]), parameters)
+                rows = await connection.fetch(self._sql.fill(name, where), *parameters.values)
+                found += [message_from_stored_row(row) for row in rows]
+        return merge_failures(parts, found, counted_to=counted_to)
+
+    async def _describe_failures(
+        self, connection: Connection, name: str, counts: Sequence[FailureCount]
+    ) -> list[FailureCount]:
+        """Return counts with the times, the keys and the latest message of each group."""
+        destinations, prints = [one.destination for one in counts], [one.fingerprint for one in counts]
+        rows = await connection.fetch(self._sql[name], destinations, prints, FAILURES_LOOKED_UP)
+        return [
+            replace(counts[number - 1], first_at=first_at, last_at=last_at, keys=keys, example_id=id_)
+            for number, first_at, last_at, keys, id_ in rows
+        ]
+
+    async def count_blocked(self, destination: str, *, limit: int, counted_to: int) -> Sequence[BlockedKeyCount]:
+        async with self._database.snapshot() as connection:
+            rows = await connection.fetch(self._sql["blocking"], destination, BLOCKED_WALKED)
+            keys = list(dict.fromkeys((row[0], row[1]) for row in rows))[:limit]
+            partitions, names = [partition for partition, _ in keys], [key for _, key in keys]
+            rows = await connection.fetch(self._sql["blocked_heads"], destination, partitions, names, counted_to + 1)
+            heads = {row[1]: row for row in rows if row[2] != Waits.PARKED}
+            found: list[Message] = []
+            now = self._now()
+            for name, second in (("find_held_bare", ()), ("find_pending_bare", (now,)), ("find_sending_bare", (now,))):
+                parameters = Parameters((limit, *second))
+                where = build_conditions(Selection(ids=list(heads)), parameters)
+                rows = await connection.fetch(self._sql.fill(name, where), *parameters.values)
+                found += [message_from_stored_row(row) for row in rows]
+        return [
+            BlockedKeyCount(
+                destination=destination, partition=keys[heads[head.id][0] - 1][0], key=keys[heads[head.id][0] - 1][1],
+                head=head, waiting=heads[head.id][4] - 1, more=heads[head.id][4] > counted_to,
+            )
+            for head in sorted(found, key=lambda one: (heads[one.id][3] or NO_TIME, one.id))
+        ]  # fmt: skip
+
+    async def inbox_records(self, message_ids: Sequence[str]) -> Sequence[InboxRecord]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["inbox_records"], list(message_ids), SOURCES_WALKED)
+        return [
+            InboxRecord(
+                consumer=row[0], source=row[1], message_id=row[2], status=row[3], at=row[4] or NO_TIME,
+                attempts=row[5], error=row[6],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def tables(self, names: Mapping[str, str]) -> Sequence[TableStatus]:
+        """Return the sizes of tables, given by the names that they are shown under and their qualified names."""
+        shown = {qualified: name for name, qualified in names.items()}
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["tables"], list(shown))
+        found = [
+            TableStatus(name=shown[name], rows=count, bytes=size, dead_rows=dead) for name, count, size, dead in rows
+        ]
+        return sorted(found, key=lambda table: table.name)
+
+    async def requests(self) -> Sequence[DestinationRequest]:
+        async with self._database.quick() as connection:
+            rows = await connection.fetch(self._sql["requests"])
+        found: dict[str, DestinationRequest] = {}
+        for name, by, at, reason, probed_at in rows:
+            one = found.get(name) or DestinationRequest(destination=name)
+            pause = None if by is None else Pause(destination=name, by=by, at=at or NO_TIME, reason=reason)
+            found[name] = replace(one, probe_at=probed_at) if pause is None else replace(one, pause=pause)
+        return [found[name] for name in sorted(found)]
 
     async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
         async with self._database.unpinned() as connection:
@@ -155,10 +280,10 @@ class PostgresQueries:
             rows = await connection.fetch(self._sql["oldest_due"], self._now())
         return {row[0]: row[1] for row in rows if row[1] is not None}
 
-    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
+    async def rollups(self, *, window: timedelta, step: timedelta) -> Sequence[Rollup]:
         async with self._database.unpinned() as connection:
             since = (self._now() or await connection.fetchval("select statement_timestamp()")) - window
-            rows = await connection.fetch(self._sql["rollups"], since)
+            rows = await connection.fetch(self._sql["rollups"], since, check_step(step))
         return [build_rollup(row[0], row[1] or NO_TIME, row[2:]) for row in rows]
 
     async def claims(

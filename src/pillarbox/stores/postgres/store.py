@@ -17,16 +17,20 @@ from pillarbox.contracts.store import (
     NO_BYTE_LIMIT,
     Action,
     BlockedKey,
+    BlockedKeyCount,
     BulkResult,
     Claim,
     Count,
     Cursor,
+    DestinationRequest,
     DueMark,
     DueMessage,
+    FailureGroup,
     Fence,
     IdleLanes,
     InboxCount,
     InboxFailure,
+    InboxRecord,
     InboxSelection,
     JournalEntry,
     KeyMessages,
@@ -43,11 +47,12 @@ from pillarbox.contracts.store import (
     Selection,
     Settlement,
     StoreFeatures,
+    TableStatus,
     Wakeups,
 )
-from pillarbox.durations import FOREVER
+from pillarbox.durations import FOREVER, LONGEST
 from pillarbox.errors import ConfigError, Fenced, StoreRefused
-from pillarbox.message import Message, Names, State, Waits
+from pillarbox.message import TABLES, Message, Names, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
 from pillarbox.stores.postgres.connection import Database, Now, Pooler
@@ -60,9 +65,11 @@ from pillarbox.stores.rules import (
     Keep,
     check_keep,
     choose_ids,
+    compute_fingerprint,
     describe_closing,
     eligible_states,
     explain_empty_batch,
+    find_fingerprint,
     list_possible_ids,
     list_purged_statuses,
     select_missing,
@@ -353,6 +360,7 @@ class PostgresStore:
             self._sql["settle"], *_fence_parameters(fence), delivered, list(settlement.finished),
             list(settlement.touched), taken_out if settlement.touched else [], self._keep, self._now(),
             [sent.get(message_id) for message_id in delivered] if sent else [], renumbers,
+            list(settlement.returned),
         )  # fmt: skip
         _check_fence(fence, passed)
         return (passed[0][1] or ()) if passed else ()
@@ -399,7 +407,7 @@ class PostgresStore:
             dead = await self._find_dead(connection, owners.values(), relay_id, lease=lease)
             free = [p for p, owner in owners.items() if owner is None or owner in dead or owner == relay_id]
             lanes = [
-                Lane(destination, partition, epoch, revision)
+                Lane(destination, partition, epoch, revision, owners[partition] if owners[partition] in dead else None)
                 for partition, epoch, revision in await connection.fetch(
                     self._sql["lanes_take"], relay_id, destination, free
                 )
@@ -467,8 +475,38 @@ class PostgresStore:
     async def count(self, selection: Selection) -> int:
         return await self._queries.count(selection)
 
-    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
-        return await self._queries.journal(message_id=message_id, limit=limit)
+    async def journal(
+        self,
+        *,
+        message_id: UUID | None = None,
+        destination: str | None = None,
+        by: str | None = None,
+        actions: Sequence[str] | None = None,
+        messages: bool = True,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[JournalEntry]:
+        return await self._queries.journal(
+            message_id=message_id, destination=destination, by=by, actions=actions, messages=messages, before=before,
+            limit=limit,
+        )  # fmt: skip
+
+    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+        return await self._queries.failure_groups(limit=limit, counted_to=counted_to)
+
+    async def count_blocked(
+        self, destination: str, *, limit: int = 50, counted_to: int = 1_000
+    ) -> Sequence[BlockedKeyCount]:
+        return await self._queries.count_blocked(destination, limit=limit, counted_to=counted_to)
+
+    async def inbox_records(self, message_ids: Sequence[str]) -> Sequence[InboxRecord]:
+        return await self._queries.inbox_records(message_ids)
+
+    async def tables(self) -> Sequence[TableStatus]:
+        return await self._queries.tables({self._names.bare(table): self._names.table(table) for table in TABLES})
+
+    async def requests(self) -> Sequence[DestinationRequest]:
+        return await self._queries.requests()
 
     async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
         return await self._queries.inbox_failures(selection, limit=limit)
@@ -485,8 +523,8 @@ class PostgresStore:
     async def oldest_due(self) -> Mapping[str, datetime]:
         return await self._queries.oldest_due()
 
-    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
-        return await self._queries.rollups(window=window)
+    async def rollups(self, *, window: timedelta, step: timedelta = timedelta(minutes=1)) -> Sequence[Rollup]:
+        return await self._queries.rollups(window=window, step=step)
 
     async def claims(
         self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
@@ -502,23 +540,27 @@ class PostgresStore:
 
     # --- operations on messages ---
 
-    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
+    async def redrive(
+        self, selection: Selection, *, by: str, limit: int, to: str | None = None, reason: str | None = None
+    ) -> BulkResult:
         states = eligible_states(Action.REDRIVEN, selection, to=to)
-        return await self._reopen(Action.REDRIVEN, selection, states, by=by, limit=limit, to=to)
+        return await self._reopen(Action.REDRIVEN, selection, states, by=by, limit=limit, to=to, reason=reason)
 
-    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
+    async def replay(self, selection: Selection, *, by: str, limit: int, reason: str | None = None) -> BulkResult:
         states = eligible_states(Action.REPLAYED, selection)
-        return await self._reopen(Action.REPLAYED, selection, states, by=by, limit=limit)
+        return await self._reopen(Action.REPLAYED, selection, states, by=by, limit=limit, reason=reason)
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
         states = eligible_states(Action.DISCARDED, selection)
         values = (_to_values(states), reason, by, limit)
         return await self._run_batch("discard", Action.DISCARDED, selection, *values, open_states=states, limit=limit)
 
-    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+    async def defer(
+        self, selection: Selection, *, until: datetime, by: str, limit: int, reason: str | None = None
+    ) -> BulkResult:
         # The statement knows pending messages only: where they are not wanted, it may take none.
         states = eligible_states(Action.DEFERRED, selection)
-        values = (until, by, limit if states else 0)
+        values = (until, by, limit if states else 0, reason)
         return await self._run_batch("defer", Action.DEFERRED, selection, *values, open_states=states, limit=limit)
 
     async def _reopen(
@@ -530,9 +572,10 @@ class PostgresStore:
         by: str,
         limit: int,
         to: str | None = None,
+        reason: str | None = None,
     ) -> BulkResult:
-        held = State.FAILED in states
-        return await self._run_batch("reopen", action, selection, _to_values(states), held, to, limit, action.value, by)
+        values = (_to_values(states), State.FAILED in states, to, limit, action.value, by, reason)
+        return await self._run_batch("reopen", action, selection, *values)
 
     async def _run_batch(
         self,
@@ -594,7 +637,7 @@ class PostgresStore:
             ids = choose_ids(missing, taken=found, highest=-min(found))
             await connection.execute(
                 self._sql["restore"], *_restored_columns(missing, ids), by, self._now(),
-                [describe_closing(message) for message in missing],
+                [describe_closing(message) for message in missing], [find_fingerprint(one) for one in missing],
             )  # fmt: skip
         return len(missing)
 
@@ -606,6 +649,11 @@ class PostgresStore:
             values = (older_than, limit - deleted, self._now(), status, with_content)
             deleted += await self._delete("purge_inbox", *values)
         return deleted
+
+    async def purge_journal(self, *, older_than: timedelta, limit: int) -> int:
+        if older_than == FOREVER:
+            return 0
+        return await self._delete("purge_journal", older_than, limit, self._now())
 
     async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:
         if older_than == FOREVER:
@@ -619,8 +667,8 @@ class PostgresStore:
 
     # --- operations on inboxes ---
 
-    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
-        return await self._change_inbox("redrive_inbox", *inbox_parameters(selection), limit, by, self._now())
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int, reason: str | None = None) -> int:
+        return await self._change_inbox("redrive_inbox", *inbox_parameters(selection), limit, by, self._now(), reason)
 
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
         return await self._change_inbox("discard_inbox", *inbox_parameters(selection), limit, by, self._now(), reason)
@@ -632,18 +680,38 @@ class PostgresStore:
 
     # --- operations on destinations and the store ---
 
-    async def note(self, action: str, *, by: str, detail: str) -> None:
+    async def note(
+        self,
+        action: str,
+        *,
+        by: str,
+        detail: str,
+        destination: str = "*",
+        reason: str | None = None,
+        selection: str | None = None,
+    ) -> None:
         async with self._database.durable() as connection:
-            await connection.execute(self._sql["journal_store"], action, by, detail, self._now())
+            await connection.execute(
+                self._sql["journal_store"], action, by, detail, self._now(), destination, reason, selection
+            )
 
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         async with self._database.durable() as connection:
             await connection.execute(self._sql["pause"], destination, by, reason, self._now())
 
-    async def resume(self, destination: str, *, by: str) -> bool:
+    async def resume(self, destination: str, *, by: str, reason: str | None = None) -> bool:
         async with self._database.durable() as connection:
-            resumed: Any = await connection.fetchval(self._sql["resume"], destination, by, self._now())
+            resumed: Any = await connection.fetchval(self._sql["resume"], destination, by, self._now(), reason)
         return resumed is not None
+
+    async def probe(self, destination: str, *, by: str) -> bool:
+        async with self._database.durable() as connection:
+            asked: Any = await connection.fetchval(self._sql["probe"], destination, by, self._now(), LONGEST)
+        return asked is not None
+
+    async def record_backlog(self, relay_id: UUID, *, destinations: Sequence[str], limit: int) -> None:
+        async with self._database.quick() as connection:
+            await connection.execute(self._sql["record_backlog"], relay_id, list(destinations), limit, self._now())
 
 
 def _server_now() -> None:
@@ -775,7 +843,7 @@ def _failure_columns(settlement: Settlement) -> tuple[list[object], ...]:
         (
             outcome.message_id, outcome.state.value, None if outcome.waits is None else outcome.waits.value,
             outcome.attempts, outcome.error, outcome.delay, outcome.detail, outcome.action, outcome.forward_to,
-            settlement.message_ids.get(outcome.message_id),
+            settlement.message_ids.get(outcome.message_id), compute_fingerprint(outcome),
         )
         for outcome in settlement.failures
     ]  # fmt: skip

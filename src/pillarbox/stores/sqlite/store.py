@@ -14,9 +14,9 @@ import msgspec
 
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.finding import Finding
-from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, Wakeups
+from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, TableStatus, Wakeups
 from pillarbox.errors import ConfigError, StoreError
-from pillarbox.message import Names
+from pillarbox.message import TABLES, Names
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sqlite.checks import SqliteFacts, build_findings, read_facts
 from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
@@ -57,9 +57,10 @@ class SqliteStore(SyncSqlStore[Database]):
             raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is {synchronous!r}: write 'full' or 'normal'.")
+        self._names = Names(prefix=prefix)
         database = Database(
             Path(path),
-            statements=build_statements(Names(prefix=prefix)),
+            statements=build_statements(self._names),
             clock=SystemClock() if clock is None else clock,
             synchronous=synchronous,
             busy_timeout=busy_timeout,
@@ -85,6 +86,10 @@ class SqliteStore(SyncSqlStore[Database]):
         # Rows are decoded here and not in the store's one thread, which every other call waits for.
         rows, advanced, complete = await self._database.read(work)
         return ReadResult(messages_from_rows(rows), advanced, complete)
+
+    async def tables(self) -> Sequence[TableStatus]:
+        rows = await self._database.query("tables", {"tables": [self._names.bare(table) for table in TABLES]})
+        return [TableStatus(name=name, rows=None, bytes=None, dead_rows=None) for (name,) in rows]
 
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
         return _poll_commits(self._database, wake)

@@ -22,7 +22,7 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.errors import Fenced
 from pillarbox.message import State, Waits
-from pillarbox.stores.rules import Keep, add_strikes, attach_messages, group_by_strikes
+from pillarbox.stores.rules import Keep, add_strikes, attach_messages, compute_fingerprint, group_by_strikes
 from pillarbox.stores.statistics import ROLLUP_COLUMNS, classify_failure, count_below
 from pillarbox.stores.sync_sql.database import Transaction
 from pillarbox.stores.sync_sql.rows import (
@@ -30,6 +30,7 @@ from pillarbox.stores.sync_sql.rows import (
     claim_from_row,
     encode_json,
     messages_from_rows,
+    parse_uuid_or_none,
     to_duration,
 )
 
@@ -73,11 +74,13 @@ def settle(
     """
     _check_fence(tx, fence)
     unclaimed: list[int] = []
+    claimed: set[int] = set()
     if settlement.claims:
         rows = tx.query("claims_named", {"relay_id": str(fence.relay_id), "numbers": list(settlement.claims)})
         claimed = {id_ for row in rows for id_ in claim_from_row(row).message_ids}
         unclaimed, settlement = settlement.list_unclaimed(claimed), settlement.narrow(claimed)
     counters: dict[str, float] = defaultdict(float)
+    counters["returned"] += len(settlement.list_returned(claimed))
     if settlement.delivered:
         _deliver(tx, fence, settlement.delivered, settlement.message_ids, counters, keep=keep, renumbers=renumbers)
     if settlement.failures:
@@ -160,7 +163,7 @@ def _deliver(
     if sent and closed < len(ids):
         # A few may be written in another way, or may be no ids at all: those are compared here.
         rows = tx.query("read_message_ids", values)
-        left = [id_ for id_, message_id in rows if _is_sent(message_id, sent.get(id_))]
+        left = [id_ for id_, message_id, _ in rows if _is_sent(message_id, sent.get(id_))]
         if left:
             closed += _close_delivered(tx, values | {"ids": left, "unchecked": True}, keep=keep)
     for column, number in counted.items():
@@ -201,7 +204,9 @@ def _record_failures(
     """Close each message or let it wait. The journal gets an entry only where something changed."""
     lanes = _lane_values(fence)
     ids = [failure.message_id for failure in failures]
-    message_ids = dict(tx.query("read_message_ids", lanes | {"ids": ids}))
+    rows = tx.query("read_message_ids", lanes | {"ids": ids})
+    message_ids = {id_: message_id for id_, message_id, _ in rows}
+    errors = {id_: error for id_, _, error in rows}
     quiet: dict[FailedOutcome, list[int]] = defaultdict(list)
     for failure in failures:
         id_ = failure.message_id
@@ -212,7 +217,7 @@ def _record_failures(
             # Very many park, or wait for one address, alike: a statement for each would take longer than sending them.
             quiet[msgspec.structs.replace(failure, message_id=0)].append(id_)
             continue
-        values = lanes | _failure_values(failure)
+        values = lanes | _failure_values(failure, error=errors[id_])
         if failure.state is State.PENDING:
             changed = tx.execute("failure_wait", values | {"ids": [id_]})
         elif failure.forward_to is not None:
@@ -232,7 +237,8 @@ def _record_failures(
         tx.execute("failure_wait", lanes | _failure_values(failure) | {"ids": alike})
 
 
-def _failure_values(failure: FailedOutcome) -> dict[str, object]:
+def _failure_values(failure: FailedOutcome, *, error: object = None) -> dict[str, object]:
+    """Return the values of an outcome. `error` is the message's last one, which stays where the outcome names none."""
     waits_for_time = failure.waits not in (Waits.PARKED, Waits.HELD)
     return {
         "id": failure.message_id,
@@ -243,6 +249,7 @@ def _failure_values(failure: FailedOutcome) -> dict[str, object]:
         "delay": to_duration(failure.delay or timedelta(0)) if waits_for_time else None,
         "detail": _to_valid_text(failure.detail),
         "forward_to": failure.forward_to,
+        "fingerprint": compute_fingerprint(failure, error=error),
     }
 
 
@@ -274,7 +281,7 @@ def take_lanes(
     free = lanes | {"partitions": sorted(owners)}
     tx.execute("lanes_take", free)
     taken = [
-        Lane(destination, partition, epoch, revision)
+        Lane(destination, partition, epoch, revision, _find_dead_owner(owners[partition], relay_id))
         for partition, _, epoch, revision in sorted(tx.query("fence", free))
     ]
     dead = {owner for owner in owners.values() if owner is not None and owner != relay_id}
@@ -293,6 +300,10 @@ def take_lanes(
     if not tx.query("relay_pin", {"relay_id": relay_id}):
         raise RelayGone
     return taken, recovered
+
+
+def _find_dead_owner(owner: str | None, relay_id: str) -> UUID | None:
+    return None if owner is None or owner == relay_id else parse_uuid_or_none(owner)
 
 
 def read_recovered(tx: Transaction, lanes: Sequence[Lane], claims: Sequence[Claim]) -> Sequence[RecoveredClaim]:

@@ -9,8 +9,18 @@ from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import Count, InboxFailure, JournalEntry, OpenClaim, Pause, RelayInfo
+from pillarbox.contracts.store import (
+    Count,
+    DestinationRequest,
+    InboxFailure,
+    InboxRecord,
+    JournalEntry,
+    OpenClaim,
+    Pause,
+    RelayInfo,
+)
 from pillarbox.message import Kind, Message, State, Waits
+from pillarbox.stores.rules import find_fingerprint
 from pillarbox.stores.unreadable import (
     MAX_ATTEMPTS,
     NO_ID,
@@ -32,6 +42,7 @@ __all__ = [
     "encode_json",
     "from_microseconds",
     "inbox_failure_from_row",
+    "inbox_record_from_row",
     "journal_entry_from_row",
     "messages_from_rows",
     "open_claim_from_row",
@@ -39,6 +50,7 @@ __all__ = [
     "pause_from_row",
     "relay_from_row",
     "relay_values",
+    "requests_from_rows",
     "stored_message_from_row",
     "to_duration",
     "to_microseconds",
@@ -160,6 +172,7 @@ def closed_values(message: Message) -> dict[str, object]:
         "created_at": to_microseconds(message.created_at or message.event_time),
         "available_at": None if message.available_at is None else to_microseconds(message.available_at),
         "attempts": message.attempts, "last_error": message.last_error, "state": message.state.value,
+        "fingerprint": find_fingerprint(message),
     }  # fmt: skip
 
 
@@ -241,11 +254,11 @@ def relay_from_row(row: Sequence[Any]) -> RelayInfo | None:
 
 
 def journal_entry_from_row(row: Sequence[Any]) -> JournalEntry:
-    message_id, destination, action, at, by, attempt, error, detail = row
+    message_id, destination, action, at, by, attempt, error, detail, id_, reason, selection = row
     return JournalEntry(
         message_id=parse_uuid_or_none(message_id), destination=_to_text(destination), action=_to_text(action),
         at=to_time(at), by=_to_text(by), attempt=None if attempt is None else _to_count(attempt),
-        error=_to_text(error), detail=_to_text(detail),
+        error=_to_text(error), detail=_to_text(detail), id=id_, reason=_to_text(reason), selection=_to_text(selection),
     )  # fmt: skip
 
 
@@ -264,6 +277,27 @@ def inbox_failure_from_row(row: Sequence[Any]) -> InboxFailure:
         attempts=_to_count(attempts), error=_to_text(error), failed_at=to_time(failed_at),
         content=content if type(content) is bytes else clean_text(content).encode(),
     )  # fmt: skip
+
+
+def inbox_record_from_row(row: Sequence[Any]) -> InboxRecord:
+    consumer, source, message_id, status, at, attempts, error = row
+    return InboxRecord(
+        consumer=_to_text(consumer), source=_to_text(source), message_id=_to_text(message_id), status=_to_text(status),
+        at=to_time(at), attempts=_to_count(attempts), error=_to_text(error),
+    )  # fmt: skip
+
+
+def requests_from_rows(rows: Iterable[Sequence[Any]]) -> list[DestinationRequest]:
+    """Put pauses and probes together, by destination."""
+    found: dict[str, DestinationRequest] = {}
+    for name, by, at, reason, probed_at in rows:
+        destination = clean_text(name)
+        one = found.get(destination) or DestinationRequest(destination=destination)
+        if by is None:
+            found[destination] = msgspec.structs.replace(one, probe_at=to_time(probed_at))
+        else:
+            found[destination] = msgspec.structs.replace(one, pause=pause_from_row((name, by, at, reason)))
+    return [found[destination] for destination in sorted(found)]
 
 
 def pause_from_row(row: Sequence[Any]) -> Pause:

@@ -11,18 +11,26 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from pillarbox.contracts.store import (
+    BLOCKED_WALKED,
+    GROUPS_WALKED,
+    JOURNAL_LINES,
     NO_BYTE_LIMIT,
+    SOURCES_WALKED,
     Action,
     BlockedKey,
+    BlockedKeyCount,
     BulkResult,
     Claim,
     Count,
+    DestinationRequest,
     DueMark,
     DueMessage,
+    FailureGroup,
     Fence,
     IdleLanes,
     InboxCount,
     InboxFailure,
+    InboxRecord,
     InboxSelection,
     JournalEntry,
     KeyMessages,
@@ -38,7 +46,7 @@ from pillarbox.contracts.store import (
     Selection,
     Settlement,
 )
-from pillarbox.durations import FOREVER
+from pillarbox.durations import FOREVER, LONGEST
 from pillarbox.errors import StoreRefused
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.migrations import check_version, latest_version
@@ -53,10 +61,20 @@ from pillarbox.stores.rules import (
     explain_empty_batch,
     list_possible_ids,
     list_purged_statuses,
+    list_states,
     select_missing,
 )
 from pillarbox.stores.sql import sort_rows
-from pillarbox.stores.statistics import build_rollup, mark_truncated, merge_counts
+from pillarbox.stores.statistics import (
+    FAILURES_LOOKED_UP,
+    FailureCount,
+    build_rollup,
+    check_step,
+    choose_largest,
+    mark_truncated,
+    merge_counts,
+    merge_failures,
+)
 from pillarbox.stores.sync_sql.claims import (
     RelayGone,
     add_to_rollup,
@@ -74,12 +92,14 @@ from pillarbox.stores.sync_sql.rows import (
     encode_json,
     from_microseconds,
     inbox_failure_from_row,
+    inbox_record_from_row,
     journal_entry_from_row,
     messages_from_rows,
     open_claim_from_row,
     pause_from_row,
     relay_from_row,
     relay_values,
+    requests_from_rows,
     stored_message_from_row,
     to_duration,
     to_microseconds,
@@ -93,6 +113,8 @@ __all__ = ["SyncSqlStore"]
 D = TypeVar("D", bound=Database)
 
 _BEFORE_ALL: Final = -(2**63)
+_AFTER_ALL: Final = 2**63 - 1
+_OPEN: Final = (State.PENDING, State.SENDING, State.FAILED)
 _FINDS: Final = {
     "find_pending": {State.PENDING},
     "find_sending": {State.SENDING},
@@ -317,14 +339,23 @@ class SyncSqlStore(Generic[D]):
 
     # --- operations ---
 
-    async def redrive(self, selection: Selection, *, by: str, limit: int, to: str | None = None) -> BulkResult:
-        return await self._reopen(Action.REDRIVEN, selection, by=by, limit=limit, to=to)
+    async def redrive(
+        self, selection: Selection, *, by: str, limit: int, to: str | None = None, reason: str | None = None
+    ) -> BulkResult:
+        return await self._reopen(Action.REDRIVEN, selection, by=by, limit=limit, to=to, reason=reason)
 
-    async def replay(self, selection: Selection, *, by: str, limit: int) -> BulkResult:
-        return await self._reopen(Action.REPLAYED, selection, by=by, limit=limit)
+    async def replay(self, selection: Selection, *, by: str, limit: int, reason: str | None = None) -> BulkResult:
+        return await self._reopen(Action.REPLAYED, selection, by=by, limit=limit, reason=reason)
 
     async def _reopen(
-        self, action: Action, selection: Selection, *, by: str, limit: int, to: str | None = None
+        self,
+        action: Action,
+        selection: Selection,
+        *,
+        by: str,
+        limit: int,
+        to: str | None = None,
+        reason: str | None = None,
     ) -> BulkResult:
         """Let closed and held messages wait as retries. Those whose payload was not kept stay closed."""
         states = eligible_states(action, selection, to=to)
@@ -332,7 +363,7 @@ class SyncSqlStore(Generic[D]):
         def work(tx: Transaction) -> BulkResult:
             messages = _find(tx, selection, states=states, limit=limit)
             values = {"ids": [message.id for message in messages if message.payload_kept], "to": to}
-            _note_messages(tx, messages, action, by=by)
+            _note_messages(tx, messages, action, by=by, reason=reason)
             for name in ("reopen_held", "reopen_anew", "reopen_closed", "delete_closed"):
                 tx.execute(name, values)
             return _finish(tx, action, selection, messages)
@@ -354,12 +385,14 @@ class SyncSqlStore(Generic[D]):
 
         return await self._database.write(work)
 
-    async def defer(self, selection: Selection, *, until: datetime, by: str, limit: int) -> BulkResult:
+    async def defer(
+        self, selection: Selection, *, until: datetime, by: str, limit: int, reason: str | None = None
+    ) -> BulkResult:
         states = eligible_states(Action.DEFERRED, selection)
 
         def work(tx: Transaction) -> BulkResult:
             messages = _find_in_locked_lanes(tx, selection, states=states, limit=limit, parked=False)
-            _note_messages(tx, messages, Action.DEFERRED, by=by)
+            _note_messages(tx, messages, Action.DEFERRED, by=by, reason=reason)
             tx.execute("defer", {"ids": [message.id for message in messages], "until": to_microseconds(until)})
             return _finish(tx, Action.DEFERRED, selection, messages)
 
@@ -395,9 +428,27 @@ class SyncSqlStore(Generic[D]):
 
         return await self._database.write(work)
 
-    async def note(self, action: str, *, by: str, detail: str) -> None:
-        values = {"action": action, "by": by, "detail": detail}
+    async def note(
+        self,
+        action: str,
+        *,
+        by: str,
+        detail: str,
+        destination: str = "*",
+        reason: str | None = None,
+        selection: str | None = None,
+    ) -> None:
+        values = {
+            "action": action, "by": by, "detail": detail, "destination": destination, "reason": reason,
+            "selection": selection,
+        }  # fmt: skip
         await self._database.write(lambda tx: tx.execute("journal_store", values))
+
+    async def purge_journal(self, *, older_than: timedelta, limit: int) -> int:
+        if older_than >= FOREVER:
+            return 0
+        values = {"older_than": to_duration(older_than), "limit": limit}
+        return await self._database.write(lambda tx: tx.execute("purge_general", values))
 
     async def pause(self, destination: str, *, by: str, reason: str) -> None:
         def work(tx: Transaction) -> None:
@@ -406,14 +457,44 @@ class SyncSqlStore(Generic[D]):
 
         await self._database.write(work)
 
-    async def resume(self, destination: str, *, by: str) -> bool:
+    async def resume(self, destination: str, *, by: str, reason: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
             resumed = tx.execute("resume", {"destination": destination}) > 0
             if resumed:
-                _note(tx, destination, Action.RESUMED, by=by)
+                _note(tx, destination, Action.RESUMED, by=by, reason=reason)
             return resumed
 
         return await self._database.write(work)
+
+    async def probe(self, destination: str, *, by: str) -> bool:
+        def work(tx: Transaction) -> bool:
+            rows = tx.query("relays_live", {"lease": to_duration(LONGEST)})
+            relays = [relay for row in rows if (relay := relay_from_row(row)) is not None]
+            if not any(destination in relay.destinations for relay in relays):
+                return False
+            tx.execute("probe", {"destination": destination})
+            _note(tx, destination, Action.PROBED, by=by)
+            return True
+
+        return await self._database.write(work)
+
+    async def requests(self) -> Sequence[DestinationRequest]:
+        return requests_from_rows(await self._database.query("requests"))
+
+    async def record_backlog(self, relay_id: UUID, *, destinations: Sequence[str], limit: int) -> None:
+        each = [
+            {"number": number, "destination": destination, "limit": limit}
+            for number, destination in enumerate(destinations)
+        ]
+        rows = await self._database.read(lambda tx: tx.union("backlog", each) if each else [])
+        counted = {destinations[number]: min(int(count), limit) for number, count in rows if count}
+
+        def work(tx: Transaction) -> None:
+            for destination, count in sorted(counted.items()):
+                add_to_rollup(tx, destination, str(relay_id), {"backlog": count})
+
+        if counted:
+            await self._database.write_relaxed(work)
 
     async def pauses(self) -> Sequence[Pause]:
         return [pause_from_row(row) for row in await self._database.query("pauses")]
@@ -423,9 +504,9 @@ class SyncSqlStore(Generic[D]):
     async def inbox_failures(self, selection: InboxSelection, *, limit: int) -> Sequence[InboxFailure]:
         return await self._database.read(lambda tx: _find_inbox_failures(tx, selection, limit))
 
-    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int) -> int:
+    async def redrive_inbox(self, selection: InboxSelection, *, by: str, limit: int, reason: str | None = None) -> int:
         return await self._database.write(
-            lambda tx: _change_inbox(tx, "redrive_inbox", selection, limit, Action.REDRIVEN, by=by)
+            lambda tx: _change_inbox(tx, "redrive_inbox", selection, limit, Action.REDRIVEN, by=by, reason=reason)
         )
 
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
@@ -454,30 +535,123 @@ class SyncSqlStore(Generic[D]):
         found = [(consumer, count, to_time(at)) for consumer, count, at in rows]
         return build_inbox_counts(found, limit=limit)
 
+    async def inbox_records(self, message_ids: Sequence[str]) -> Sequence[InboxRecord]:
+        values = {"message_ids": list(message_ids), "limit": SOURCES_WALKED}
+        rows = await self._database.query("inbox_records", values) if message_ids else []
+        return [inbox_record_from_row(row) for row in rows]
+
     # --- queries ---
 
     async def find(
         self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
     ) -> Sequence[Message]:
-        states = tuple(State) if selection.states is None else selection.states
+        states = list_states(selection)
         return await self._database.read(
             lambda tx: _find(tx, selection, states=states, limit=limit, payloads=payloads, order=order)
         )
 
     async def count(self, selection: Selection) -> int:
-        states = tuple(State) if selection.states is None else selection.states
+        states = list_states(selection)
+        if not states:
+            return 0
 
         def work(tx: Transaction) -> int:
             values = {"states": [state.value for state in states]}
-            ((count,),) = tx.query("count_selected", values, selection=selection)
+            # The view has no fingerprints.
+            name = "count_selected" if selection.fingerprint is None else "count_failed"
+            ((count,),) = tx.query(name, values, selection=selection)
             return int(count)
 
         return await self._database.read(work)
 
-    async def journal(self, *, message_id: UUID | None = None, limit: int = 100) -> Sequence[JournalEntry]:
-        name = "journal_latest" if message_id is None else "journal_message"
-        rows = await self._database.query(name, {"message_id": str(message_id), "limit": limit})
-        return [journal_entry_from_row(row) for row in rows]
+    async def journal(
+        self,
+        *,
+        message_id: UUID | None = None,
+        destination: str | None = None,
+        by: str | None = None,
+        actions: Sequence[str] | None = None,
+        messages: bool = True,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[JournalEntry]:
+        if message_id is not None and not messages:
+            return []
+        values: dict[str, object] = {
+            "message_id": str(message_id), "destination": destination, "by": by, "all_actions": actions is None,
+            "actions": [str(action) for action in actions or ()], "before": _AFTER_ALL if before is None else before,
+            "after": _BEFORE_ALL,
+        }  # fmt: skip
+        is_filtered = destination is not None or by is not None or actions is not None
+
+        def work(tx: Transaction) -> list[Any]:
+            if message_id is not None:
+                return tx.query("journal_message", values | {"limit": limit})
+            if not messages:
+                return tx.query("journal_general", values | {"limit": limit})
+            if is_filtered and (ends := tx.query("journal_end", values | {"limit": JOURNAL_LINES})):
+                values["after"] = ends[0][0]
+            return tx.query("journal_latest", values | {"limit": limit})
+
+        return [journal_entry_from_row(row) for row in await self._database.read(work)]
+
+    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+        def work(tx: Transaction) -> Sequence[FailureGroup]:
+            largest = choose_largest(self._count_failures(tx, counted_to), limit=limit)
+            parts = [part for group in largest for part in group]
+            parts = [self._describe_failures(tx, part) for part in parts]
+            ids = [part.example_id for part in parts if part.example_id is not None]
+            # A failed and a held message may have the same id, after a restore that took the counter back.
+            found = _find(tx, Selection(ids=ids), states=[State.FAILED], limit=2 * len(ids)) if ids else []
+            return merge_failures(parts, found, counted_to=counted_to)
+
+        return await self._database.read(work)
+
+    def _count_failures(self, tx: Transaction, counted_to: int) -> Sequence[FailureCount]:
+        """Count the messages of each group, of those in history and of those that are held."""
+        values = {"limit": counted_to, "groups": GROUPS_WALKED}
+        return [
+            FailureCount(clean_text(destination), fingerprint, count, held=name == "held_groups")
+            for name in ("failed_groups", "held_groups")
+            for destination, fingerprint, count in tx.query(name, values)
+        ]
+
+    def _describe_failures(self, tx: Transaction, part: FailureCount) -> FailureCount:
+        """Return a count with the times, the keys and the latest message of the group."""
+        values = {"destination": part.destination, "fingerprint": part.fingerprint, "limit": FAILURES_LOOKED_UP}
+        ((first_at, last_at, keys, id_),) = tx.query("held_detail" if part.held else "failed_detail", values)
+        return replace(part, first_at=to_time(first_at), last_at=to_time(last_at), keys=int(keys), example_id=id_)
+
+    async def count_blocked(
+        self, destination: str, *, limit: int = 50, counted_to: int = 1_000
+    ) -> Sequence[BlockedKeyCount]:
+        def work(tx: Transaction) -> Sequence[BlockedKeyCount]:
+            rows = [
+                row
+                for waits in (Waits.RETRY, Waits.HELD)
+                for row in tx.query(
+                    "blocking", {"destination": destination, "waits": waits.value, "limit": BLOCKED_WALKED}
+                )
+            ]
+            keys = list(dict.fromkeys((row[0], row[1]) for row in sorted(rows, key=lambda row: row[2])))[:limit]
+            each = [
+                {"destination": destination, "partition": partition, "key": key, "number": number,
+                 "limit": counted_to + 1}
+                for number, (partition, key) in enumerate(keys)
+            ]  # fmt: skip
+            heads = {row[1]: row for row in (tx.union("blocked_head", each) if each else []) if row[2] != Waits.PARKED}
+            found = _find(tx, Selection(ids=list(heads)), states=_OPEN, limit=len(heads)) if heads else []
+            found = [message for message in found if message.waits is not None]
+            found.sort(key=lambda message: (heads[message.id][3], message.id))
+            return [
+                BlockedKeyCount(
+                    destination=destination, partition=keys[heads[head.id][0]][0], key=keys[heads[head.id][0]][1],
+                    head=head, waiting=heads[head.id][4] - 1, more=heads[head.id][4] > counted_to,
+                )
+                for head in found
+            ]  # fmt: skip
+
+        return await self._database.read(work)
 
     async def counts(self, *, limit: int = 100_000) -> Sequence[Count]:
         def work(tx: Transaction) -> Sequence[Count]:
@@ -499,8 +673,9 @@ class SyncSqlStore(Generic[D]):
         rows = await self._database.query("oldest_due")
         return {clean_text(destination): to_time(at) for destination, at in rows}
 
-    async def rollups(self, *, window: timedelta) -> Sequence[Rollup]:
-        rows = await self._database.query("rollups", {"window": to_duration(window)})
+    async def rollups(self, *, window: timedelta, step: timedelta = timedelta(minutes=1)) -> Sequence[Rollup]:
+        values = {"window": to_duration(window), "step": check_step(step) * 1_000_000}
+        rows = await self._database.query("rollups", values)
         return [build_rollup(clean_text(row[0]), to_time(row[1]), row[2:]) for row in rows]
 
     async def purge_rollups(self, *, older_than: timedelta, limit: int) -> int:

@@ -13,6 +13,13 @@ from __future__ import annotations
 import pytest
 
 from pillarbox.testing.store_contract.claims import ClaimContract, ForwardContract, SettleContract
+from pillarbox.testing.store_contract.dashboard import (
+    BacklogContract,
+    BlockedCountContract,
+    FailureGroupContract,
+    InboxRecordContract,
+    ReasonContract,
+)
 from pillarbox.testing.store_contract.fencing import FenceContract, RaceContract
 from pillarbox.testing.store_contract.hostile_rows import HostileRowsContract
 from pillarbox.testing.store_contract.membership import (
@@ -78,6 +85,11 @@ class StoreContract(
     CountsContract,
     RollupContract,
     InboxContract,
+    FailureGroupContract,
+    BlockedCountContract,
+    ReasonContract,
+    BacklogContract,
+    InboxRecordContract,
     TimesContract,
     HostileRowsContract,
 ):

@@ -16,7 +16,7 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
 -- The cast: to MySQL a sum with null is a double, and a double rounds the time of a parked message out of range.
 update pillarbox_outbox
    set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = :waits,
-       attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
+       attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now, fingerprint = :fingerprint,
        available_at = coalesce(cast(:now + :delay as signed), 9223372036854775807)
  where id in :ids
    and destination = :destination and `partition` in :partitions

@@ -9,3 +9,7 @@ delete j from pillarbox_journal as j
 delete j from pillarbox_journal as j
   join pillarbox_history as h on h.message_id = j.message_id and h.destination = j.destination
  where h.id in :ids
+
+-- name: purge_general
+-- Delete old lines that belong to no message.
+delete from pillarbox_journal where message_id is null and at <= :now - :older_than order by id limit :limit

@@ -6,6 +6,11 @@ select id, status_at from pillarbox_history
  limit :limit
    for update skip locked
 
+-- name: probe
+-- Ask relays to try a destination at once.
+insert into pillarbox_probe (destination, probed_at) values (:destination, :now)
+    on duplicate key update probed_at = values(probed_at)
+
 -- name: pause
 -- Pause a destination. A second pause keeps the reason of the first.
 insert ignore into pillarbox_destination (destination, paused_by, paused_at, reason)

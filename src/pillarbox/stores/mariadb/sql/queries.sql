@@ -152,3 +152,81 @@ select relay_id, claimed_at, message_ids, strikes
  where claimed_at <= :now - :older_than and json_length(message_ids) > 0 and (:relay_id is null or relay_id = :relay_id)
  order by claimed_at
  limit :limit
+
+-- name: failed_groups
+-- The latest failed messages of a destination by fingerprint, of so many that are looked at.
+select fingerprint, count(*), min(status_at), max(status_at), count(distinct `key`)
+  from (select fingerprint, status_at, `key` from pillarbox_history
+         where status = 'failed' and destination = :destination
+         order by status_at desc
+         limit :limit) as latest
+ group by fingerprint
+
+-- name: failed_latest
+-- The latest failed message of a group.
+select id from pillarbox_history
+ where status = 'failed' and destination = :destination and status_at = :last_at and fingerprint <=> :fingerprint
+ order by id desc
+ limit 1
+
+-- name: held_destinations
+-- The destinations that have held messages.
+select distinct destination from pillarbox_outbox where waits = 'held'
+
+-- name: held_groups
+-- Held messages of a destination by fingerprint, of so many that are looked at.
+select fingerprint, count(*), min(status_at), max(status_at), count(distinct `key`)
+  from (select fingerprint, status_at, `key` from pillarbox_outbox
+         where waits = 'held' and destination = :destination
+         limit :limit) as looked_at
+ group by fingerprint
+
+-- name: held_latest
+-- The latest held message of a group.
+select id from pillarbox_outbox
+ where waits = 'held' and destination = :destination and status_at = :last_at and fingerprint <=> :fingerprint
+ order by id desc
+ limit 1
+
+-- name: backlog
+-- How many messages of a destination are due, up to the limit, whatever they wait for. No index has the times of those that
+-- wait: no more than so many are looked at.
+select :number as number,
+       (select count(*) from (select 1 from pillarbox_outbox where destination = :destination and waits is null limit :limit) as fresh)
+     + (select coalesce(sum(since <= :now), 0)
+          from (select coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since from pillarbox_outbox
+                 where destination = :destination and waits in ('deferred', 'retry', 'parked')
+                 limit :limit) as waiting) as due
+
+-- name: blocking
+-- The keys of messages that wait for a retry, or are held, the longest waiting first, of so many that are looked at.
+select `partition`, `key`, since
+  from (select `partition`, `key`, coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since, id
+          from pillarbox_outbox
+         where destination = :destination and waits = :waits
+         limit :limit) as looked_at
+ where `key` is not null
+ order by since, id
+
+-- name: blocked_head
+-- The first blocked message of a key, since when it waits, and how many blocked ones the key has, up to the limit.
+select :number as number, id, waits, coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since,
+       (select count(*) from (
+            select 1 from pillarbox_outbox
+             where destination = :destination and `partition` = :partition and blocked_key = :key
+             limit :limit) as blocked) as blocked
+  from (select id, waits, due_at, available_at, created_at from pillarbox_outbox
+         where destination = :destination and `partition` = :partition and blocked_key = :key
+         order by id
+         limit 1) as head
+
+-- name: count_failed
+-- Count failed and held messages exactly.
+select (select count(*) from pillarbox_history where status = 'failed' /* where */)
+     + (select count(*) from pillarbox_outbox where waits = 'held' /* where */)
+
+-- name: tables
+-- The tables of the store, and their sizes as the server estimates them.
+select table_name, table_rows, data_length + index_length from information_schema.tables
+ where table_schema = coalesce(:schema, database()) and table_name in :tables and table_type = 'BASE TABLE'
+ order by table_name

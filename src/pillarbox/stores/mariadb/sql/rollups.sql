@@ -13,17 +13,18 @@ select count(*), sum(latency), max(latency), sum(end_to_end), max(end_to_end),
 -- name: rollup_add
 -- Add to the counters of this minute. Each relay has rows of its own, so none waits for another.
 insert into pillarbox_rollup (
-        minute, destination, relay_id, delivered, failed, retried, discarded, latency_sum, latency_max, end_to_end_sum,
+        minute, destination, relay_id, delivered, failed, retried, discarded, returned, backlog, latency_sum, latency_max, end_to_end_sum,
         end_to_end_max, under_5ms, under_10ms, under_25ms, under_50ms, under_100ms, under_250ms, under_500ms,
         under_1s, under_2500ms, under_5s, under_10s, under_30s, under_1m, under_5m, under_30m, from_30m)
 values (
-        :now - :now % 60000000, :destination, :relay_id, :delivered, :failed, :retried, :discarded, :latency_sum,
+        :now - :now % 60000000, :destination, :relay_id, :delivered, :failed, :retried, :discarded, :returned, :backlog, :latency_sum,
         :latency_max, :end_to_end_sum, :end_to_end_max, :under_5ms, :under_10ms, :under_25ms, :under_50ms,
         :under_100ms, :under_250ms, :under_500ms, :under_1s, :under_2500ms, :under_5s, :under_10s, :under_30s,
         :under_1m, :under_5m, :under_30m, :from_30m)
     on duplicate key update
        delivered = delivered + values(delivered), failed = failed + values(failed), retried = retried + values(retried),
-       discarded = discarded + values(discarded), latency_sum = latency_sum + values(latency_sum),
+       discarded = discarded + values(discarded), returned = returned + values(returned),
+       backlog = greatest(backlog, values(backlog)), latency_sum = latency_sum + values(latency_sum),
        latency_max = greatest(latency_max, values(latency_max)),
        end_to_end_sum = end_to_end_sum + values(end_to_end_sum),
        end_to_end_max = greatest(end_to_end_max, values(end_to_end_max)), under_5ms = under_5ms + values(under_5ms),

@@ -28,8 +28,8 @@ select partition, revision from lanes
 -- $1 relay, $2 destination, $3 partitions, $4 their epochs, $5 delivered ids, $6 finished claims, $7 touched claims,
 -- $8 ids to take out of those, $9 keep, $10 now or null, $11 message ids of the delivered ids, which are in order, or
 -- none: an id that the database gave to a later message after it lost commits is left alone. $12 an id that history has
--- already may be replaced: see record_failures. Where claims are named, only what is in them is closed, and every row
--- has the other ids.
+-- already may be replaced: see record_failures. $13 ids that are given back, which are counted. Where claims are named,
+-- only what is in them is closed or counted, and every row has the other ids.
 with lanes as materialized (
     select l.partition
       from unnest($3::smallint[], $4::bigint[]) as f (partition, epoch)
@@ -74,13 +74,22 @@ with lanes as materialized (
            max(end_to_end) as end_to_end_max
       from closed
      group by 1
+), given as materialized (
+    select case when cardinality($6::bigint[]) + cardinality($7::bigint[]) = 0 then cardinality($13::bigint[])
+                else (select count(*)
+                        from (select unnest($13::bigint[])
+                              intersect
+                              select unnest(message_ids) from pillarbox_claim
+                               where relay_id = $1 and number = any($6::bigint[] || $7::bigint[])) g) end as returned
+     where cardinality($13::bigint[]) > 0 and (select holds from fence)
 ), counted as (
     insert into pillarbox_rollup as r (
-        minute, destination, relay_id, delivered, latency_sum, latency_max, end_to_end_sum, end_to_end_max, under_5ms,
+        minute, destination, relay_id, returned, delivered, latency_sum, latency_max, end_to_end_sum, end_to_end_max, under_5ms,
         under_10ms, under_25ms, under_50ms, under_100ms, under_250ms, under_500ms, under_1s, under_2500ms, under_5s,
         under_10s, under_30s, under_1m, under_5m, under_30m, from_30m)
-    select date_trunc('minute', coalesce($10::timestamptz, statement_timestamp())), $2, $1, sum(count), sum(latency_sum),
-           max(latency_max), sum(end_to_end_sum), max(end_to_end_max),
+    select date_trunc('minute', coalesce($10::timestamptz, statement_timestamp())), $2, $1,
+           coalesce((select returned from given), 0), coalesce(sum(count), 0), coalesce(sum(latency_sum), 0),
+           coalesce(max(latency_max), 0), coalesce(sum(end_to_end_sum), 0), coalesce(max(end_to_end_max), 0),
            coalesce(sum(count) filter (where bucket = 0), 0), coalesce(sum(count) filter (where bucket = 1), 0),
            coalesce(sum(count) filter (where bucket = 2), 0), coalesce(sum(count) filter (where bucket = 3), 0),
            coalesce(sum(count) filter (where bucket = 4), 0), coalesce(sum(count) filter (where bucket = 5), 0),
@@ -90,9 +99,10 @@ with lanes as materialized (
            coalesce(sum(count) filter (where bucket = 12), 0), coalesce(sum(count) filter (where bucket = 13), 0),
            coalesce(sum(count) filter (where bucket = 14), 0), coalesce(sum(count) filter (where bucket = 15), 0)
       from took
-    having count(*) > 0
+    having count(*) > 0 or (select returned from given) > 0
         on conflict (minute, destination, relay_id) do update
-       set delivered = r.delivered + excluded.delivered, latency_sum = r.latency_sum + excluded.latency_sum,
+       set returned = r.returned + excluded.returned,
+           delivered = r.delivered + excluded.delivered, latency_sum = r.latency_sum + excluded.latency_sum,
            latency_max = greatest(r.latency_max, excluded.latency_max),
            end_to_end_sum = r.end_to_end_sum + excluded.end_to_end_sum,
            end_to_end_max = greatest(r.end_to_end_max, excluded.end_to_end_max),
@@ -138,12 +148,13 @@ select unnest(message_ids) from pillarbox_claim where relay_id = $1 and number =
 -- sequence gets there, and a redrive gives such a message a new id.
 -- $1 relay, $2 destination, $3 partitions, $4 ids, $5 states, $6 waits, $7 attempts, $8 errors, $9 delays, $10 details,
 -- $11 actions (null: no line), $12 destinations to forward to (null: none), $13 message ids (null: the id decides),
--- $14 now or null. A repeat changes nothing until the time that the first one set.
+-- $14 fingerprints of what fails, or null, $15 now or null. A repeat changes nothing until the time that the first one
+-- set.
 with trouble as materialized (
-    select *, coalesce($14::timestamptz, statement_timestamp()) as now
+    select *, coalesce($15::timestamptz, statement_timestamp()) as now
       from unnest($4::bigint[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::interval[], $10::text[], $11::text[],
-                  $12::text[], $13::uuid[])
-        as t (message, state, waits_for, spent, error, delay, detail, action, forward_to, sent)
+                  $12::text[], $13::uuid[], $14::text[])
+        as t (message, state, waits_for, spent, error, delay, detail, action, forward_to, sent, failed_as)
 ), closed as (
     delete from pillarbox_outbox o using trouble t
      where o.id = any($4::bigint[]) and o.id = t.message and t.state <> 'pending' and t.forward_to is null
@@ -152,16 +163,17 @@ with trouble as materialized (
 ), kept as (
     insert into pillarbox_history (
         id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status, relay_id)
+       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status, relay_id,
+       fingerprint)
     select case when exists (select from pillarbox_history h where h.id = closed.id)
                 then 4503599627370496 + (random() * 4503599627370495)::bigint else id end,
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), spent, error, now, state, $1
+       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), spent, error, now, state, $1, failed_as
       from closed
 ), waiting as (
     update pillarbox_outbox o
        set waits = t.waits_for, attempts = t.spent, last_error = coalesce(t.error, o.last_error), status_at = t.now,
-           available_at = case when t.waits_for in ('parked', 'held') then 'infinity' else t.now + coalesce(t.delay, interval '0') end,
+           fingerprint = t.failed_as, available_at = case when t.waits_for in ('parked', 'held') then 'infinity' else t.now + coalesce(t.delay, interval '0') end,
            due_at = coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
       from trouble t
      where o.id = any($4::bigint[]) and o.id = t.message and t.state = 'pending'

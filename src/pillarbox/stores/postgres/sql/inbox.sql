@@ -9,7 +9,7 @@ select consumer, source, message_id, attempts, last_error, status_at, coalesce(m
 
 -- name: redrive_inbox
 -- Has failed messages of an inbox handled again: the consumer finds them.
--- $1 consumer or null, $2 message ids or null, $3 part of the error or null, $4 limit, $5 by, $6 now or null
+-- $1 consumer or null, $2 message ids or null, $3 part of the error or null, $4 limit, $5 by, $6 now or null, $7 reason or null
 with clock as materialized (
     select coalesce($6::timestamptz, statement_timestamp()) as now
 ), picked as materialized (
@@ -25,8 +25,8 @@ with clock as materialized (
      where i.consumer = p.consumer and i.source = p.source and i.message_id = p.message_id
     returning i.consumer, i.source, i.message_id
 ), told as (
-    insert into pillarbox_journal (destination, action, at, by, error, detail)
-    select 'inbox:' || consumer, 'redriven', now, $5, null, source || ' ' || message_id
+    insert into pillarbox_journal (destination, action, at, by, reason, detail)
+    select 'inbox:' || consumer, 'redriven', now, $5, $7::text, source || ' ' || message_id
       from changed, clock
 )
 select count(*) from changed
@@ -49,7 +49,7 @@ with clock as materialized (
      where i.consumer = p.consumer and i.source = p.source and i.message_id = p.message_id
     returning i.consumer, i.source, i.message_id
 ), told as (
-    insert into pillarbox_journal (destination, action, at, by, error, detail)
+    insert into pillarbox_journal (destination, action, at, by, reason, detail)
     select 'inbox:' || consumer, 'discarded', now, $5, $7, source || ' ' || message_id
       from changed, clock
 )
@@ -77,3 +77,24 @@ with picked as materialized (
     returning 1
 )
 select count(*) from gone
+
+-- name: inbox_records
+-- What inboxes know of some messages: under each consumer and source, for the primary key begins with them.
+-- $1 message ids, $2 how many consumers and sources
+with recursive place (consumer, source, number) as (
+    (select consumer, source, 1 from pillarbox_inbox order by consumer, source limit 1)
+    union all
+    select next.consumer, next.source, p.number + 1
+      from place p
+     cross join lateral (
+            select i.consumer, i.source from pillarbox_inbox i
+             where (i.consumer, i.source) > (p.consumer, p.source)
+             order by i.consumer, i.source
+             limit 1
+           ) next
+     where p.number < $2
+)
+select i.consumer, i.source, i.message_id, i.status, i.status_at, i.attempts, i.last_error
+  from place p
+  join pillarbox_inbox i on i.consumer = p.consumer and i.source = p.source and i.message_id = any($1::text[])
+ order by i.consumer, i.source, i.message_id

@@ -2,9 +2,9 @@
 -- Closed messages, and held ones, go back to be sent again: at the end of nobody's queue, never as fresh ones. One whose
 -- id another open message has since, after a restore that took the sequence back, gets a new id. One whose key no index
 -- takes waits as deferred, and does not block: a relay closes it again.
--- $1 statuses, $2 held too, $3 new destination or null, $4 limit, $5 action, $6 by, $7 now or null
+-- $1 statuses, $2 held too, $3 new destination or null, $4 limit, $5 action, $6 by, $7 reason or null, $8 now or null
 with clock as materialized (
-    select coalesce($7::timestamptz, statement_timestamp()) as now
+    select coalesce($8::timestamptz, statement_timestamp()) as now
 ), closed as materialized (
     select id, payload is null as bare from pillarbox_history
      where status = any($1::text[]) /* where */
@@ -45,14 +45,14 @@ with clock as materialized (
      order by id
 ), freed as (
     update pillarbox_outbox
-       set waits = 'retry', available_at = now, attempts = 0, status_at = now, due_at = now,
+       set waits = 'retry', available_at = now, attempts = 0, status_at = now, due_at = now, fingerprint = null,
            destination = coalesce($3, destination)
       from clock
      where id in (select id from picked) and waits = 'held'
     returning id, message_id, destination
 ), told as (
-    insert into pillarbox_journal (message_id, destination, action, at, by)
-    select message_id, destination, $5, now, $6
+    insert into pillarbox_journal (message_id, destination, action, at, by, reason)
+    select message_id, destination, $5, now, $6, $7::text
       from (select id, message_id, destination from moved union all select id, message_id, destination from freed) m, clock
      order by id
 )
@@ -100,7 +100,7 @@ with clock as materialized (
      order by id
      limit $4
 ), renamed as (
-    update pillarbox_history set status = 'discarded', last_error = $2, status_at = now
+    update pillarbox_history set status = 'discarded', last_error = $2, status_at = now, fingerprint = null
       from clock
      where id in (select id from picked) and status = 'failed'
     returning id, message_id, destination
@@ -124,7 +124,7 @@ with clock as materialized (
      order by destination
         on conflict (minute, destination, relay_id) do update set discarded = r.discarded + excluded.discarded
 ), told as (
-    insert into pillarbox_journal (message_id, destination, action, at, by, error)
+    insert into pillarbox_journal (message_id, destination, action, at, by, reason)
     select message_id, destination, 'discarded', now, $3, $2
       from (select id, message_id, destination from renamed union all select id, message_id, destination from closed) m, clock
      order by id
@@ -133,15 +133,15 @@ select (select count(*) from renamed) + (select count(*) from closed), (select m
 
 -- name: defer
 -- Waiting messages wait until a time a person chose, and their keys with them.
--- $1 until, $2 by, $3 limit, $4 now or null, $5 open messages whose lanes are locked
+-- $1 until, $2 by, $3 limit, $4 reason or null, $5 now or null, $6 open messages whose lanes are locked
 with clock as materialized (
-    select coalesce($4::timestamptz, statement_timestamp()) as now
+    select coalesce($5::timestamptz, statement_timestamp()) as now
 ), picked as materialized (
     select id from pillarbox_outbox
      where (waits is null or waits in ('deferred', 'retry'))
-       and id = any($5::bigint[])
+       and id = any($6::bigint[])
        and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($4::timestamptz, statement_timestamp())) /* where */
+                   where m.id is not null and r.expires_at > coalesce($5::timestamptz, statement_timestamp())) /* where */
      order by id
      limit $3
 ), deferred as (
@@ -152,8 +152,8 @@ with clock as materialized (
      where id in (select id from picked) and (waits is null or waits in ('deferred', 'retry'))
     returning id, message_id, destination
 ), told as (
-    insert into pillarbox_journal (message_id, destination, action, at, by)
-    select message_id, destination, 'deferred', now, $2 from deferred, clock order by id
+    insert into pillarbox_journal (message_id, destination, action, at, by, reason)
+    select message_id, destination, 'deferred', now, $2, $4::text from deferred, clock order by id
 )
 select (select count(*) from deferred), (select max(id) from picked), 0
 
@@ -218,22 +218,91 @@ with paused as (
         on conflict (destination) do nothing
     returning destination, paused_at
 )
-insert into pillarbox_journal (destination, action, at, by, error)
+insert into pillarbox_journal (destination, action, at, by, reason)
 select destination, 'paused', paused_at, $2, $3 from paused
 
 -- name: resume
--- Resume a destination. $1 destination, $2 by, $3 now or null
+-- Resume a destination. $1 destination, $2 by, $3 now or null, $4 reason or null
 with resumed as (
     delete from pillarbox_destination where destination = $1
     returning destination
 )
-insert into pillarbox_journal (destination, action, at, by)
-select destination, 'resumed', coalesce($3::timestamptz, statement_timestamp()), $2 from resumed
+insert into pillarbox_journal (destination, action, at, by, reason)
+select destination, 'resumed', coalesce($3::timestamptz, statement_timestamp()), $2, $4::text from resumed
 returning destination
 
 -- name: pauses
 -- Which destinations are paused, by whom, since when and why.
 select destination, paused_by, paused_at, reason from pillarbox_destination order by destination
+
+-- name: requests
+-- What operators ask of destinations: pauses and probes, in one statement.
+select destination, paused_by, paused_at, reason, null::timestamptz from pillarbox_destination
+union all
+select destination, null, null, null, probed_at from pillarbox_probe
+
+-- name: probe
+-- Asks relays to try a destination at once, if a live one serves it. $1 destination, $2 by, $3 now or null,
+-- $4 lease of a relay's row that has none
+with clock as materialized (
+    select coalesce($3::timestamptz, statement_timestamp()) as now
+), asked as (
+    insert into pillarbox_probe (destination, probed_at)
+    select $1, now from clock
+     where exists (select from pillarbox_relay r
+                    where $1 = any(r.destinations) and r.expires_at > now and r.expires_at <= now + coalesce(r.lease, $4::interval))
+        on conflict (destination) do update set probed_at = excluded.probed_at
+    returning destination, probed_at
+)
+insert into pillarbox_journal (destination, action, at, by)
+select destination, 'probed', probed_at, $2 from asked
+returning destination
+
+-- name: record_backlog
+-- Counts the due messages of destinations, each up to the limit, and notes the most of this minute. What has none is not
+-- written. $1 relay, $2 destinations, $3 limit, $4 now or null
+with clock as materialized (
+    select coalesce($4::timestamptz, statement_timestamp()) as now
+), counted as materialized (
+    select d.destination, least((fresh.count + waiting.count), $3) as due
+      from unnest($2::text[]) as d (destination)
+     cross join clock
+     cross join lateral (
+            select count(*) from (
+                select from pillarbox_outbox o where o.destination = d.destination and o.waits is null
+                 order by o.destination, o.partition
+                 limit $3) o
+           ) fresh
+     cross join lateral (
+            select coalesce(sum(one.count), 0)::bigint as count
+              from (values ('deferred'), ('retry'), ('parked')) reason (waits)
+             cross join lateral (
+                    select count(*) from (
+                        select from pillarbox_outbox o
+                         where o.destination = d.destination and o.waits = reason.waits
+                           and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) <= clock.now
+                         order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+                         limit $3) o
+                   ) one
+           ) waiting
+)
+insert into pillarbox_rollup as r (minute, destination, relay_id, backlog)
+select date_trunc('minute', now), destination, $1, due from counted, clock where due > 0
+ order by destination
+    on conflict (minute, destination, relay_id) do update set backlog = excluded.backlog
+ where r.backlog < excluded.backlog
+
+-- name: purge_journal
+-- Deletes old lines that belong to no message. $1 how old, $2 limit, $3 now or null
+with gone as (
+    delete from pillarbox_journal
+     where id = any(array(select id from pillarbox_journal
+                           where message_id is null and at <= coalesce($3::timestamptz, statement_timestamp()) - $1::interval
+                           order by id
+                           limit $2))
+    returning 1
+)
+select count(*) from gone
 
 -- name: purge_rollups
 -- Deletes the counters of old minutes. $1 how old, $2 limit, $3 now or null
@@ -266,21 +335,24 @@ select -coalesce(greatest((select max(id) from pillarbox_outbox where id < 45035
 
 -- name: restore
 -- Puts closed messages of an archive back, with a line in the journal. They count as closed now, so that retention does
--- not delete them again at once. $1 to $21 columns, $22 by, $23 now or null, $24 when they were closed
+-- not delete them again at once. $1 to $21 columns, $22 by, $23 now or null, $24 when they were closed, $25 fingerprints
 with clock as materialized (
     select coalesce($23::timestamptz, statement_timestamp()) as now
 ), back as (
     insert into pillarbox_history (
            id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-           correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+           correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status,
+           fingerprint)
     select m.id, m.message_id, m.destination, m.partition, m.kind, m.type, m.topic, m.key, m.payload, m.content_type,
            m.headers::jsonb, m.source, m.subject, m.correlation_id, m.causation_id, m.event_time, m.created_at,
-           m.available_at, m.attempts, m.last_error, clock.now, m.status
+           m.available_at, m.attempts, m.last_error, clock.now, m.status, m.fingerprint
       from unnest($1::bigint[], $2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[], $8::text[],
                   $9::bytea[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-                  $16::timestamptz[], $17::timestamptz[], $18::timestamptz[], $19::integer[], $20::text[], $21::text[])
+                  $16::timestamptz[], $17::timestamptz[], $18::timestamptz[], $19::integer[], $20::text[], $21::text[],
+                  $25::text[])
            as m (id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source,
-                 subject, correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status),
+                 subject, correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status,
+                 fingerprint),
            clock
 )
 insert into pillarbox_journal (message_id, destination, action, at, by, detail)

@@ -314,17 +314,18 @@ with recursive fresh (destination) as (
 select destination, min(at) from due group by destination
 
 -- name: rollups
--- The counters of each destination and minute, of all relays together. $1 since when
-select destination, minute, sum(delivered)::bigint, sum(failed)::bigint, sum(retried)::bigint, sum(discarded)::bigint,
-       sum(latency_sum), max(latency_max), sum(end_to_end_sum), max(end_to_end_max),
+-- The counters of each destination and step of minutes, of all relays together. $1 since when, $2 seconds of a step
+select destination, to_timestamp(floor(date_part('epoch', minute) / $2::bigint) * $2::bigint) as began,
+       sum(delivered)::bigint, sum(failed)::bigint, sum(retried)::bigint, sum(discarded)::bigint,
+       sum(returned)::bigint, max(backlog), sum(latency_sum), max(latency_max), sum(end_to_end_sum), max(end_to_end_max),
        sum(under_5ms)::bigint, sum(under_10ms)::bigint, sum(under_25ms)::bigint, sum(under_50ms)::bigint,
        sum(under_100ms)::bigint, sum(under_250ms)::bigint, sum(under_500ms)::bigint, sum(under_1s)::bigint,
        sum(under_2500ms)::bigint, sum(under_5s)::bigint, sum(under_10s)::bigint, sum(under_30s)::bigint,
        sum(under_1m)::bigint, sum(under_5m)::bigint, sum(under_30m)::bigint, sum(from_30m)::bigint
   from pillarbox_rollup
  where minute >= date_trunc('minute', $1::timestamptz)
- group by minute, destination
- order by minute, destination
+ group by began, destination
+ order by began, destination
 
 -- name: claims_old
 -- Batches that have been in a relay's hands for long, oldest first. $1 before when, $2 limit, $3 relay or null for all
@@ -333,3 +334,207 @@ select relay_id, claimed_at, array(select m.id from unnest(message_ids) as m (id
  where claimed_at <= $1 and message_ids <> '{}' and ($3::uuid is null or relay_id = $3)
  order by claimed_at
  limit $2
+
+-- name: failed_groups
+-- Failed messages by destination and fingerprint, each counted up to the limit from the index alone: a probe for each group, and no
+-- more than so many groups of a destination. Those without a fingerprint come last. $1 limit, $2 groups of a destination
+with recursive place (destination) as (
+    select min(destination) from pillarbox_history where status = 'failed'
+    union all
+    select (select min(m.destination) from pillarbox_history m where m.status = 'failed' and m.destination > p.destination)
+      from place p where p.destination is not null
+), alike (destination, fingerprint, number) as (
+    select p.destination, (select min(m.fingerprint) from pillarbox_history m where m.status = 'failed' and m.destination = p.destination), 1
+      from place p where p.destination is not null
+    union all
+    select a.destination, (select min(m.fingerprint) from pillarbox_history m
+                            where m.status = 'failed' and m.destination = a.destination and m.fingerprint > a.fingerprint), a.number + 1
+      from alike a where a.fingerprint is not null and a.number < $2
+)
+select a.destination, a.fingerprint, counted.count
+  from alike a
+ cross join lateral (
+        select count(*) from (select from pillarbox_history m
+                               where m.status = 'failed' and m.destination = a.destination and m.fingerprint = a.fingerprint
+                               limit $1) m
+       ) counted
+ where a.fingerprint is not null
+union all
+select p.destination, null, counted.count
+  from place p
+ cross join lateral (
+        select count(*) from (select from pillarbox_history m
+                               where m.status = 'failed' and m.destination = p.destination and m.fingerprint is null
+                               limit $1) m
+       ) counted
+ where p.destination is not null and counted.count > 0
+
+-- name: failed_details
+-- When the first and the last message of each group failed, how many keys the latest have, and the latest.
+-- $1 destinations, $2 fingerprints, null for none, $3 how many keys are looked up
+select g.number, first.status_at, latest.status_at, keys.count, latest.id
+  from unnest($1::text[], $2::text[]) with ordinality as g (destination, fingerprint, number)
+ cross join lateral (
+        select m.status_at from pillarbox_history m
+         where m.status = 'failed' and m.destination = g.destination and m.fingerprint = g.fingerprint
+         order by m.status_at limit 1
+       ) first
+ cross join lateral (
+        select m.status_at, m.id from pillarbox_history m
+         where m.status = 'failed' and m.destination = g.destination and m.fingerprint = g.fingerprint
+         order by m.status_at desc, m.id desc limit 1
+       ) latest
+ cross join lateral (
+        select count(distinct l.key) from (
+            select m.key from pillarbox_history m
+             where m.status = 'failed' and m.destination = g.destination and m.fingerprint = g.fingerprint
+             order by m.status_at desc limit $3
+        ) l
+       ) keys
+union all
+select g.number, first.status_at, latest.status_at, keys.count, latest.id
+  from unnest($1::text[], $2::text[]) with ordinality as g (destination, fingerprint, number)
+ cross join lateral (
+        select m.status_at from pillarbox_history m
+         where m.status = 'failed' and m.destination = g.destination and m.fingerprint is null and g.fingerprint is null
+         order by m.status_at limit 1
+       ) first
+ cross join lateral (
+        select m.status_at, m.id from pillarbox_history m
+         where m.status = 'failed' and m.destination = g.destination and m.fingerprint is null
+         order by m.status_at desc, m.id desc limit 1
+       ) latest
+ cross join lateral (
+        select count(distinct l.key) from (
+            select m.key from pillarbox_history m
+             where m.status = 'failed' and m.destination = g.destination and m.fingerprint is null
+             order by m.status_at desc limit $3
+        ) l
+       ) keys
+
+-- name: held_groups
+-- Held messages by destination and fingerprint, each counted up to the limit from the index alone: a probe for each group, and no
+-- more than so many groups of a destination. Those without a fingerprint come last. $1 limit, $2 groups of a destination
+with recursive place (destination) as (
+    select min(destination) from pillarbox_outbox where waits = 'held'
+    union all
+    select (select min(m.destination) from pillarbox_outbox m where m.waits = 'held' and m.destination > p.destination)
+      from place p where p.destination is not null
+), alike (destination, fingerprint, number) as (
+    select p.destination, (select min(m.fingerprint) from pillarbox_outbox m where m.waits = 'held' and m.destination = p.destination), 1
+      from place p where p.destination is not null
+    union all
+    select a.destination, (select min(m.fingerprint) from pillarbox_outbox m
+                            where m.waits = 'held' and m.destination = a.destination and m.fingerprint > a.fingerprint), a.number + 1
+      from alike a where a.fingerprint is not null and a.number < $2
+)
+select a.destination, a.fingerprint, counted.count
+  from alike a
+ cross join lateral (
+        select count(*) from (select from pillarbox_outbox m
+                               where m.waits = 'held' and m.destination = a.destination and m.fingerprint = a.fingerprint
+                               limit $1) m
+       ) counted
+ where a.fingerprint is not null
+union all
+select p.destination, null, counted.count
+  from place p
+ cross join lateral (
+        select count(*) from (select from pillarbox_outbox m
+                               where m.waits = 'held' and m.destination = p.destination and m.fingerprint is null
+                               limit $1) m
+       ) counted
+ where p.destination is not null and counted.count > 0
+
+-- name: held_details
+-- When the first and the last message of each group failed, how many keys the latest have, and the latest.
+-- $1 destinations, $2 fingerprints, null for none, $3 how many keys are looked up
+select g.number, first.status_at, latest.status_at, keys.count, latest.id
+  from unnest($1::text[], $2::text[]) with ordinality as g (destination, fingerprint, number)
+ cross join lateral (
+        select m.status_at from pillarbox_outbox m
+         where m.waits = 'held' and m.destination = g.destination and m.fingerprint = g.fingerprint
+         order by m.status_at limit 1
+       ) first
+ cross join lateral (
+        select m.status_at, m.id from pillarbox_outbox m
+         where m.waits = 'held' and m.destination = g.destination and m.fingerprint = g.fingerprint
+         order by m.status_at desc, m.id desc limit 1
+       ) latest
+ cross join lateral (
+        select count(distinct l.key) from (
+            select m.key from pillarbox_outbox m
+             where m.waits = 'held' and m.destination = g.destination and m.fingerprint = g.fingerprint
+             order by m.status_at desc limit $3
+        ) l
+       ) keys
+union all
+select g.number, first.status_at, latest.status_at, keys.count, latest.id
+  from unnest($1::text[], $2::text[]) with ordinality as g (destination, fingerprint, number)
+ cross join lateral (
+        select m.status_at from pillarbox_outbox m
+         where m.waits = 'held' and m.destination = g.destination and m.fingerprint is null and g.fingerprint is null
+         order by m.status_at limit 1
+       ) first
+ cross join lateral (
+        select m.status_at, m.id from pillarbox_outbox m
+         where m.waits = 'held' and m.destination = g.destination and m.fingerprint is null
+         order by m.status_at desc, m.id desc limit 1
+       ) latest
+ cross join lateral (
+        select count(distinct l.key) from (
+            select m.key from pillarbox_outbox m
+             where m.waits = 'held' and m.destination = g.destination and m.fingerprint is null
+             order by m.status_at desc limit $3
+        ) l
+       ) keys
+
+-- name: blocking
+-- The keys of messages that wait for a retry, or are held, with since when, the longest waiting first, of so many that are
+-- looked at. $1 destination, $2 how many of each
+select looked.partition, looked.key, looked.since
+  from (values ('retry'), ('held')) reason (waits)
+ cross join lateral (
+        select o.partition, o.key, o.id, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) as since
+          from pillarbox_outbox o
+         where o.destination = $1 and o.waits = reason.waits
+         order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+         limit $2
+       ) looked
+ where looked.key is not null
+ order by looked.since, looked.id
+
+-- name: blocked_heads
+-- The first blocked message of each key, since when it waits, and how many blocked ones the key has, up to the limit.
+-- $1 destination, $2 partitions, $3 keys, $4 limit
+select k.number, head.id, head.waits, head.since, counted.count
+  from unnest($2::smallint[], $3::text[]) with ordinality as k (partition, key, number)
+ cross join lateral (
+        select o.id, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) as since
+          from pillarbox_outbox o
+         where o.destination = $1 and o.partition = k.partition and o.key = k.key and o.waits in ('retry', 'parked', 'held')
+         order by o.destination, o.partition, o.key, o.id + 0
+         limit 1
+       ) head
+ cross join lateral (
+        select count(*) from (
+            select from pillarbox_outbox o
+             where o.destination = $1 and o.partition = k.partition and o.key = k.key and o.waits in ('retry', 'parked', 'held')
+             order by o.destination, o.partition, o.key
+             limit $4) o
+       ) counted
+
+-- name: tables
+-- The tables of the store, with their partitions together, and their sizes as the server estimates them. $1 names as
+-- regclass takes them
+select t.name, sum(greatest(c.reltuples, 0))::bigint, sum(pg_total_relation_size(c.oid))::bigint,
+       sum(coalesce(s.n_dead_tup, 0))::bigint
+  from unnest($1::text[]) as t (name)
+  join pg_class root on root.oid = to_regclass(t.name) and root.relkind in ('r', 'p')
+ cross join lateral (
+        select root.oid union select relid from pg_partition_tree(root.oid) where isleaf
+       ) part (oid)
+  join pg_class c on c.oid = part.oid
+  left join pg_stat_user_tables s on s.relid = c.oid
+ group by t.name
+ order by t.name

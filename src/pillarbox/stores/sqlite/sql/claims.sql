@@ -12,7 +12,7 @@ values (:relay_id, :number, :message_ids, :strikes, :now)
 -- Let undelivered messages wait. A repeat changes nothing until the time that the first one set.
 update pillarbox_outbox
    set due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at), waits = :waits,
-       attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now,
+       attempts = :attempts, last_error = coalesce(:error, last_error), status_at = :now, fingerprint = :fingerprint,
        available_at = coalesce(:now + :delay, 9223372036854775807)
  where id in :ids
    and destination = :destination and partition in :partitions

@@ -27,5 +27,25 @@ delete from pillarbox_inbox
 
 -- name: journal_inbox
 -- Record an operation on an inbox message.
-insert into pillarbox_journal (destination, action, at, by, error, detail)
+insert into pillarbox_journal (destination, action, at, by, reason, detail)
 values ('inbox:' || :consumer, :action, :now, :by, :reason, :source || ' ' || :message_id)
+
+-- name: inbox_records
+-- What inboxes know of some messages: under each consumer and source, for the primary key begins with them.
+with recursive reader (consumer) as (
+    select min(consumer) from pillarbox_inbox
+    union all
+    select (select min(i.consumer) from pillarbox_inbox as i where i.consumer > reader.consumer)
+      from reader where reader.consumer is not null
+), place (consumer, source) as (
+    select consumer, (select min(i.source) from pillarbox_inbox as i where i.consumer = reader.consumer)
+      from reader where consumer is not null
+    union all
+    select consumer, (select min(i.source) from pillarbox_inbox as i where i.consumer = place.consumer and i.source > place.source)
+      from place where source is not null
+     limit :limit
+)
+select i.consumer, i.source, i.message_id, i.status, i.status_at, i.attempts, i.last_error
+  from place cross join pillarbox_inbox as i on i.consumer = place.consumer and i.source = place.source
+ where i.message_id in :message_ids
+ order by i.consumer, i.source, i.message_id

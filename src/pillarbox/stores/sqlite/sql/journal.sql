@@ -12,3 +12,8 @@ delete from pillarbox_journal
 delete from pillarbox_journal
  where (message_id, destination) in (
         select message_id, destination from pillarbox_history where id in :ids)
+
+-- name: purge_general
+-- Delete old lines that belong to no message.
+delete from pillarbox_journal
+ where id in (select id from pillarbox_journal where message_id is null and at <= :now - :older_than order by id limit :limit)

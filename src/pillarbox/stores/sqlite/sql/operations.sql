@@ -5,6 +5,11 @@ select id, status_at from pillarbox_history
  order by status_at, id
  limit :limit
 
+-- name: probe
+-- Ask relays to try a destination at once.
+insert into pillarbox_probe (destination, probed_at) values (:destination, :now)
+    on conflict (destination) do update set probed_at = excluded.probed_at
+
 -- name: pause
 -- Pause a destination. A second pause keeps the reason of the first.
 insert into pillarbox_destination (destination, paused_by, paused_at, reason)

@@ -176,3 +176,131 @@ select relay_id, claimed_at, message_ids, strikes
  where claimed_at <= :now - :older_than and message_ids <> '[]' and (:relay_id is null or relay_id = :relay_id)
  order by claimed_at
  limit :limit
+
+-- name: failed_groups
+-- Failed messages, by destination and fingerprint, each counted up to the limit: a probe of the index for each group, and no more than
+-- so many groups of a destination. Those without a fingerprint come last.
+with recursive place (destination) as (
+    select min(destination) from pillarbox_history indexed by pillarbox_history_failed_idx where status = 'failed'
+    union all
+    select (select min(m.destination) from pillarbox_history as m indexed by pillarbox_history_failed_idx where m.status = 'failed' and m.destination > place.destination)
+      from place where place.destination is not null
+), alike (destination, fingerprint, number) as (
+    select destination, (select min(m.fingerprint) from pillarbox_history as m indexed by pillarbox_history_failed_idx
+                          where m.status = 'failed' and m.destination = place.destination and m.fingerprint is not null), 1
+      from place where destination is not null
+    union all
+    select destination, (select min(m.fingerprint) from pillarbox_history as m indexed by pillarbox_history_failed_idx
+                          where m.status = 'failed' and m.destination = alike.destination and m.fingerprint > alike.fingerprint), number + 1
+      from alike where fingerprint is not null and number < :groups
+), every (destination, fingerprint) as (
+    select destination, fingerprint from alike where fingerprint is not null
+    union all
+    select destination, null from place where destination is not null
+)
+select destination, fingerprint,
+       (select count(*) from (select 1 from pillarbox_history as m indexed by pillarbox_history_failed_idx
+                               where m.status = 'failed' and m.destination = every.destination and m.fingerprint is every.fingerprint
+                               limit :limit)) as counted
+  from every
+ where counted > 0
+
+-- name: failed_detail
+-- When the first and the last message of a group failed, how many keys the latest have, and the latest.
+select (select min(status_at) from pillarbox_history indexed by pillarbox_history_failed_idx
+         where status = 'failed' and destination = :destination and fingerprint is :fingerprint),
+       max(status_at), count(distinct key),
+       (select id from pillarbox_history indexed by pillarbox_history_failed_idx
+         where status = 'failed' and destination = :destination and fingerprint is :fingerprint
+         order by status_at desc, id desc
+         limit 1)
+  from (select status_at, key from pillarbox_history indexed by pillarbox_history_failed_idx
+         where status = 'failed' and destination = :destination and fingerprint is :fingerprint
+         order by status_at desc
+         limit :limit)
+
+-- name: held_groups
+-- Held messages, by destination and fingerprint, each counted up to the limit: a probe of the index for each group, and no more than
+-- so many groups of a destination. Those without a fingerprint come last.
+with recursive place (destination) as (
+    select min(destination) from pillarbox_outbox indexed by pillarbox_outbox_held_idx where waits = 'held'
+    union all
+    select (select min(m.destination) from pillarbox_outbox as m indexed by pillarbox_outbox_held_idx where m.waits = 'held' and m.destination > place.destination)
+      from place where place.destination is not null
+), alike (destination, fingerprint, number) as (
+    select destination, (select min(m.fingerprint) from pillarbox_outbox as m indexed by pillarbox_outbox_held_idx
+                          where m.waits = 'held' and m.destination = place.destination and m.fingerprint is not null), 1
+      from place where destination is not null
+    union all
+    select destination, (select min(m.fingerprint) from pillarbox_outbox as m indexed by pillarbox_outbox_held_idx
+                          where m.waits = 'held' and m.destination = alike.destination and m.fingerprint > alike.fingerprint), number + 1
+      from alike where fingerprint is not null and number < :groups
+), every (destination, fingerprint) as (
+    select destination, fingerprint from alike where fingerprint is not null
+    union all
+    select destination, null from place where destination is not null
+)
+select destination, fingerprint,
+       (select count(*) from (select 1 from pillarbox_outbox as m indexed by pillarbox_outbox_held_idx
+                               where m.waits = 'held' and m.destination = every.destination and m.fingerprint is every.fingerprint
+                               limit :limit)) as counted
+  from every
+ where counted > 0
+
+-- name: held_detail
+-- When the first and the last message of a group failed, how many keys the latest have, and the latest.
+select (select min(status_at) from pillarbox_outbox indexed by pillarbox_outbox_held_idx
+         where waits = 'held' and destination = :destination and fingerprint is :fingerprint),
+       max(status_at), count(distinct key),
+       (select id from pillarbox_outbox indexed by pillarbox_outbox_held_idx
+         where waits = 'held' and destination = :destination and fingerprint is :fingerprint
+         order by status_at desc, id desc
+         limit 1)
+  from (select status_at, key from pillarbox_outbox indexed by pillarbox_outbox_held_idx
+         where waits = 'held' and destination = :destination and fingerprint is :fingerprint
+         order by status_at desc
+         limit :limit)
+
+-- name: backlog
+-- How many messages of a destination are due, up to the limit, whatever they wait for.
+select :number,
+       (select count(*) from (select 1 from pillarbox_outbox where destination = :destination and waits is null limit :limit)) +
+       (select count(*) from (
+            select 1 from pillarbox_outbox indexed by pillarbox_outbox_since_idx
+             where destination = :destination and waits in ('deferred', 'retry', 'parked') and waits is not null
+               and coalesce(due_at, case waits when 'deferred' then available_at end, created_at) <= :now
+             limit :limit))
+
+-- name: blocking
+-- The keys of messages that wait for a retry, or are held, the longest waiting first, of so many that are looked at.
+select partition, key, since
+  from (select partition, key, coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since, id
+          from pillarbox_outbox indexed by pillarbox_outbox_since_idx
+         where destination = :destination and waits = :waits and waits is not null
+         order by coalesce(due_at, case waits when 'deferred' then available_at end, created_at)
+         limit :limit)
+ where typeof(key) = 'text'
+ order by since, id
+
+-- name: blocked_head
+-- The first blocked message of a key, since when it waits, and how many blocked ones the key has, up to the limit.
+select :number, id, waits, coalesce(due_at, case waits when 'deferred' then available_at end, created_at),
+       (select count(*) from (
+            select 1 from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
+             where destination = :destination and partition = :partition and key = cast(:key as text)
+               and waits in ('retry', 'parked', 'held')
+             limit :limit))
+  from (select id, waits, due_at, available_at, created_at from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
+         where destination = :destination and partition = :partition and key = cast(:key as text)
+           and waits in ('retry', 'parked', 'held')
+         order by id
+         limit 1)
+
+-- name: count_failed
+-- Count failed and held messages exactly.
+select (select count(*) from pillarbox_history where status = 'failed' /* where */)
+     + (select count(*) from pillarbox_outbox where waits = 'held' /* where */)
+
+-- name: tables
+-- The tables of the store. SQLite has no estimate of their sizes.
+select name from sqlite_master where type = 'table' and name in :tables order by name

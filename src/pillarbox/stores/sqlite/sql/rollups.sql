@@ -16,17 +16,18 @@ select count(*), sum(latency), max(latency), sum(end_to_end), max(end_to_end),
 -- name: rollup_add
 -- Add to the counters of this minute. Each relay has rows of its own, so none waits for another.
 insert into pillarbox_rollup (
-        minute, destination, relay_id, delivered, failed, retried, discarded, latency_sum, latency_max, end_to_end_sum,
+        minute, destination, relay_id, delivered, failed, retried, discarded, returned, backlog, latency_sum, latency_max, end_to_end_sum,
         end_to_end_max, under_5ms, under_10ms, under_25ms, under_50ms, under_100ms, under_250ms, under_500ms,
         under_1s, under_2500ms, under_5s, under_10s, under_30s, under_1m, under_5m, under_30m, from_30m)
 values (
-        :now - :now % 60000000, :destination, :relay_id, :delivered, :failed, :retried, :discarded, :latency_sum,
+        :now - :now % 60000000, :destination, :relay_id, :delivered, :failed, :retried, :discarded, :returned, :backlog, :latency_sum,
         :latency_max, :end_to_end_sum, :end_to_end_max, :under_5ms, :under_10ms, :under_25ms, :under_50ms,
         :under_100ms, :under_250ms, :under_500ms, :under_1s, :under_2500ms, :under_5s, :under_10s, :under_30s,
         :under_1m, :under_5m, :under_30m, :from_30m)
     on conflict (minute, destination, relay_id) do update
    set delivered = delivered + excluded.delivered, failed = failed + excluded.failed, retried = retried + excluded.retried,
-       discarded = discarded + excluded.discarded, latency_sum = latency_sum + excluded.latency_sum,
+       discarded = discarded + excluded.discarded, returned = returned + excluded.returned,
+       backlog = max(backlog, excluded.backlog), latency_sum = latency_sum + excluded.latency_sum,
        latency_max = max(latency_max, excluded.latency_max),
        end_to_end_sum = end_to_end_sum + excluded.end_to_end_sum,
        end_to_end_max = max(end_to_end_max, excluded.end_to_end_max), under_5ms = under_5ms + excluded.under_5ms,

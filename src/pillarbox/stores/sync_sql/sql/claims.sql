@@ -28,8 +28,8 @@ delete from pillarbox_outbox
    and destination = :destination and `partition` in :partitions
 
 -- name: read_message_ids
--- Return the message ids of rows that are still open in these lanes, for the journal.
-select id, message_id from pillarbox_outbox
+-- Return the message ids of rows that are still open in these lanes, for the journal, and their errors.
+select id, message_id, last_error from pillarbox_outbox
  where id in :ids
    and destination = :destination and `partition` in :partitions
 
@@ -39,12 +39,13 @@ select id, message_id from pillarbox_outbox
 -- redrive gives such a message a new id.
 insert into pillarbox_history (
        id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status, relay_id)
+       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status, relay_id,
+       fingerprint)
 select case when exists (select 1 from pillarbox_history as h where h.id = :id)
             then 4503599627370496 + /* random */ else id end,
        message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 9223372036854775807),
-       :attempts, coalesce(:error, last_error), :now, :state, :relay_id
+       :attempts, coalesce(:error, last_error), :now, :state, :relay_id, :fingerprint
   from pillarbox_outbox
  where id = :id
    and destination = :destination and `partition` in :partitions

@@ -1,23 +1,42 @@
 -- name: journal_latest
--- The latest entries of the journal, in the order they were written.
-select message_id, destination, action, at, `by`, attempt, error, detail
-  from (select * from pillarbox_journal order by id desc limit :limit) as latest
+-- The latest entries of the journal that meet the conditions, in the order they were written.
+select message_id, destination, action, at, `by`, attempt, error, detail, id, reason, selection
+  from (select * from pillarbox_journal
+         where id > :after and id < :before and (:destination is null or destination = :destination)
+           and (:by is null or `by` = :by) and (:all_actions or action in :actions)
+         order by id desc limit :limit) as latest
  order by id
 
 -- name: journal_message
--- The latest entries about one message, in the order they were written.
-select message_id, destination, action, at, `by`, attempt, error, detail
-  from (select * from pillarbox_journal where message_id = :message_id order by id desc limit :limit) as latest
+-- The latest entries about one message that meet the conditions, in the order they were written.
+select message_id, destination, action, at, `by`, attempt, error, detail, id, reason, selection
+  from (select * from pillarbox_journal
+         where message_id = :message_id and id < :before and (:destination is null or destination = :destination)
+           and (:by is null or `by` = :by) and (:all_actions or action in :actions)
+         order by id desc limit :limit) as latest
  order by id
+
+-- name: journal_general
+-- The latest entries about no message that meet the conditions, in the order they were written.
+select message_id, destination, action, at, `by`, attempt, error, detail, id, reason, selection
+  from (select * from pillarbox_journal
+         where message_id is null and id < :before and (:destination is null or destination = :destination)
+           and (:by is null or `by` = :by) and (:all_actions or action in :actions)
+         order by id desc limit :limit) as latest
+ order by id
+
+-- name: journal_end
+-- The last entry that is not looked at any more.
+select id from pillarbox_journal where id < :before order by id desc limit 1 offset :limit
 
 -- name: journal_note
 -- Record an operation on a destination, or on a message of it.
-insert into pillarbox_journal (message_id, destination, action, at, `by`, error)
+insert into pillarbox_journal (message_id, destination, action, at, `by`, reason)
 values (:message_id, :destination, :action, :now, :by, :reason)
 
 -- name: journal_messages
 -- Record an operation on messages, before it is carried out: each is open or closed.
-insert into pillarbox_journal (message_id, destination, action, at, `by`, error)
+insert into pillarbox_journal (message_id, destination, action, at, `by`, reason)
 select message_id, destination, :action, :now, :by, :reason
   from (select id, message_id, destination from pillarbox_outbox where id in :ids
         union all
@@ -25,9 +44,9 @@ select message_id, destination, :action, :now, :by, :reason
  order by id
 
 -- name: journal_store
--- Record an operation on the store as a whole.
-insert into pillarbox_journal (destination, action, at, `by`, detail)
-values ('*', :action, :now, :by, :detail)
+-- Record an operation or a change that belongs to no message.
+insert into pillarbox_journal (destination, action, at, `by`, detail, reason, selection)
+values (:destination, :action, :now, :by, :detail, :reason, :selection)
 
 -- name: journal_failure
 -- Record an undelivered outcome, written by the relay.

@@ -2,7 +2,7 @@
 -- Schedule held messages for retry at once.
 update pillarbox_outbox
    set waits = 'retry', available_at = :now, due_at = :now, attempts = 0, status_at = :now,
-       destination = coalesce(:to, destination)
+       destination = coalesce(:to, destination), fingerprint = null
  where id in :ids and waits = 'held'
 
 -- name: reopen_closed
@@ -33,7 +33,7 @@ select message_id, coalesce(:to, destination), `partition`, kind, type, topic, `
 
 -- name: discard_failed
 -- Mark failed messages in the history as discarded.
-update pillarbox_history set status = 'discarded', last_error = :reason, status_at = :now
+update pillarbox_history set status = 'discarded', last_error = :reason, status_at = :now, fingerprint = null
  where id in :ids and status = 'failed'
 
 -- name: discard_open
@@ -72,6 +72,13 @@ delete from pillarbox_destination where destination = :destination
 -- The paused destinations.
 select destination, paused_by, paused_at, reason from pillarbox_destination order by destination
 
+-- name: requests
+-- What operators ask of destinations: pauses and probes, in one statement.
+select destination, paused_by, paused_at, reason, null from pillarbox_destination
+union all
+select destination, null, null, null, probed_at from pillarbox_probe
+ order by 1
+
 -- name: restore_known
 -- The messages of an archive that are there, open or closed. One statement: none is missed that moves meanwhile.
 select message_id, destination from pillarbox_outbox where message_id in :message_ids
@@ -95,7 +102,8 @@ select coalesce(max(id), 0)
 -- Put a closed message of an archive back. It counts as closed now, so that retention does not delete it again at once.
 insert into pillarbox_history (
        id, message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status,
+       fingerprint)
 values (:id, :message_id, :destination, :partition, :kind, :type, :topic, :key, :payload, :content_type, :headers, :source,
        :subject, :correlation_id, :causation_id, :event_time, :created_at, :available_at, :attempts, :last_error, :now,
-       :state)
+       :state, :fingerprint)

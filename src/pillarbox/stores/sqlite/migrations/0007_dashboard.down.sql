@@ -1,0 +1,10 @@
+drop table pillarbox_probe;
+alter table pillarbox_rollup drop column backlog;
+alter table pillarbox_rollup drop column returned;
+drop index pillarbox_journal_general_idx;
+alter table pillarbox_journal drop column selection;
+alter table pillarbox_journal drop column reason;
+drop index pillarbox_history_failed_idx;
+drop index pillarbox_outbox_held_idx;
+alter table pillarbox_history drop column fingerprint;
+alter table pillarbox_outbox drop column fingerprint;

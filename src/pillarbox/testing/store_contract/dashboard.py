@@ -1,0 +1,460 @@
+"""Questions of a dashboard: failures by reason, blocked keys, the journal page by page, backlogs, inboxes, tables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import Action, Claim, FailedOutcome, Selection, Settlement, Store
+from pillarbox.fingerprint import fingerprint
+from pillarbox.message import Message, State, Waits
+from pillarbox.testing.harness import StoreHarness
+from pillarbox.testing.samples import sample, sample_relay
+from pillarbox.testing.store_contract.arrange import (
+    FAR,
+    HOUR,
+    LANE,
+    LEASE,
+    MANY,
+    NEAR,
+    OTHER,
+    SECOND,
+    THIRD,
+    close,
+    fail,
+    hold,
+    list_ids,
+    own,
+    park,
+    put,
+    reload,
+    retry,
+    settle_failures,
+)
+
+__all__ = ["BacklogContract", "BlockedCountContract", "FailureGroupContract", "InboxRecordContract", "ReasonContract"]
+
+_MINUTE = timedelta(minutes=1)
+
+
+async def _count_groups(store: Store) -> list[tuple[str, str, int]]:
+    return [(group.destination, group.fingerprint, group.count) for group in await store.failure_groups()]
+
+
+class FailureGroupContract:
+    """`Store.failure_groups`, and `Selection.fingerprint`."""
+
+    async def test_failures_of_one_reason_are_one_group(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, NEAR, SECOND, THIRD, NEAR)))
+        fence = await own(store, LANE)
+        began = harness.clock.advance(HOUR)
+        for row, error in zip(rows, ["order 1 ü", "order 22 ü", "order 3 ü", "HTTP 400", "order 5 ü"], strict=True):
+            await settle_failures(store, fence, fail(row, error=error))
+            harness.clock.advance(timedelta(seconds=1))
+        large, small = await store.failure_groups()
+        assert (large.destination, large.fingerprint) == ("orders", "order # ü")
+        assert (large.count, large.more, large.keys) == (4, False, 2)
+        assert (large.first_at, large.last_at) == (began, began + timedelta(seconds=4))
+        assert large.example == replace(await reload(store, rows[4]), payload=b"")
+        assert (small.fingerprint, small.count, small.keys, small.example.id) == ("HTTP 400", 1, 1, rows[3].id)
+        assert [group.count for group in await store.failure_groups(limit=1)] == [4]
+
+    async def test_destinations_are_grouped_apart(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (one,) = await put(harness, sample(key=NEAR))
+        others = await put(harness, *(sample(key=key, destination="billing") for key in (NEAR, SECOND)))
+        await close(store, await own(store, LANE), one, State.FAILED)
+        billing = await own(store, LANE, destination="billing")
+        await settle_failures(store, billing, *map(fail, others))
+        assert await _count_groups(store) == [("billing", "HTTP 400", 2), ("orders", "HTTP 400", 1)]
+
+    async def test_held_messages_are_failures(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, hold(rows[0], error="no 1"))
+        harness.clock.advance(HOUR)
+        await settle_failures(store, fence, fail(rows[1], error="no 2"))
+        harness.clock.advance(HOUR)
+        await settle_failures(store, fence, hold(rows[2], error="no 3"))
+        (group,) = await store.failure_groups()
+        assert (group.fingerprint, group.count, group.keys, group.example.id) == ("no #", 3, 3, rows[2].id)
+        assert (group.example.waits, group.example.state, group.example.payload) == (Waits.HELD, State.FAILED, b"")
+        assert group.last_at - group.first_at == 2 * HOUR
+
+    async def test_only_failures_are_grouped(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=None) for _ in range(4)), sample(key=NEAR))
+        for row, state in zip(rows, (State.DELIVERED, State.SKIPPED, State.DISCARDED), strict=False):
+            await close(store, await own(store, row.partition), row, state)
+        await settle_failures(store, await own(store, rows[3].partition), retry(rows[3]))
+        assert list(await store.failure_groups()) == []
+
+    async def test_counting_a_group_ends(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(4)))
+        await settle_failures(store, await own(store, LANE), *map(fail, rows))
+        (group,) = await store.failure_groups(counted_to=3)
+        assert (group.count, group.more) == (3, True)
+        (group,) = await store.failure_groups(counted_to=10)
+        assert (group.count, group.more) == (4, False)
+
+    async def test_a_selection_names_a_group(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD, NEAR)))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, fail(rows[0], error="no 1"), hold(rows[1], error="no 2"), fail(rows[2]))
+        selection = Selection(fingerprint="no #")
+        assert list_ids(await store.find(selection, limit=MANY)) == [rows[0].id, rows[1].id]
+        assert await store.count(selection) == 2
+        assert list_ids(await store.find(replace(selection, states=[State.PENDING]), limit=MANY)) == []
+        assert await store.count(replace(selection, states=[State.PENDING])) == 0
+        assert (await store.redrive(selection, by="ann", limit=MANY)).count == 2
+        assert await _count_groups(store) == [("orders", "HTTP 400", 1)]
+        assert await store.count(selection) == 0
+
+    async def test_a_discarded_group_is_gone(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, fail(rows[0], error="no 1"), hold(rows[1], error="no 2"))
+        result = await store.discard(Selection(fingerprint="no #"), by="ann", reason="no 3", limit=MANY)
+        assert result.count == 2
+        assert (await reload(store, rows[2])).state is State.PENDING
+        assert list(await store.failure_groups()) == []
+        await store.redrive(Selection(states=[State.DISCARDED]), by="ann", limit=MANY)
+        assert await store.count(Selection(fingerprint="no #")) == 0
+
+    async def test_what_fails_again_is_in_the_group_of_its_new_reason(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        for outcome in (hold(row, error="first"), hold(row, error="second"), fail(row, error="third")):
+            await settle_failures(store, fence, outcome)
+            assert await _count_groups(store) == [("orders", str(outcome.error), 1)]
+            await store.redrive(Selection(ids=[row.id]), by="ann", limit=MANY)
+            assert await _count_groups(store) == []
+
+    async def test_a_forwarded_message_has_not_failed(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        await settle_failures(store, await own(store, LANE), replace(fail(row), forward_to="graveyard"))
+        assert list(await store.failure_groups()) == []
+
+    async def test_a_restored_failure_is_in_its_group(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, SECOND)))
+        fence = await own(store, LANE)
+        closed = [
+            await close(store, fence, row, state)
+            for row, state in zip(rows, (State.FAILED, State.DELIVERED), strict=True)
+        ]
+        await store.purge_ids(list_ids(closed))
+        await store.restore(closed, by="ann")
+        assert await _count_groups(store) == [("orders", "HTTP 400", 1)]
+
+    async def test_a_failure_without_an_error_has_an_empty_fingerprint(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        await settle_failures(store, await own(store, LANE), FailedOutcome(message_id=row.id, state=State.FAILED))
+        assert await _count_groups(store) == [("orders", "", 1)]
+        assert list_ids(await store.find(Selection(fingerprint=""), limit=MANY)) == [row.id]
+
+    async def test_a_long_error_is_grouped_by_its_beginning(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        error = "ü word " * 200
+        await settle_failures(store, await own(store, LANE), fail(row, error=error))
+        assert await _count_groups(store) == [("orders", fingerprint(error), 1)]
+
+
+class BlockedCountContract:
+    """`Store.count_blocked`."""
+
+    async def test_each_blocked_key_comes_with_what_waits_behind_its_head(self, harness: StoreHarness) -> None:
+        store = harness.store
+        first = await put(harness, *(sample(key=NEAR) for _ in range(3)))
+        harness.clock.advance(HOUR)
+        second = await put(harness, *(sample(key=FAR) for _ in range(2)), sample(key=SECOND))
+        fence = await own(store, LANE, OTHER)
+        await settle_failures(store, fence, retry(first[0]), hold(second[0]), retry(second[2]))
+        await park(store, fence, *first[1:], second[1])
+        held, *rest = sorted(await store.count_blocked("orders"), key=lambda one: one.head.waits is Waits.RETRY)
+        assert (held.destination, held.partition, held.key, held.waiting, held.more) == ("orders", OTHER, FAR, 1, False)
+        assert held.head == replace(await reload(store, second[0]), payload=b"")
+        assert [(one.key, one.waiting) for one in rest] == [(NEAR, 2), (SECOND, 0)]
+
+    async def test_the_longest_waiting_comes_first(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows: list[Message] = []
+        for key in (NEAR, SECOND, THIRD):
+            rows += await put(harness, sample(key=key))
+            harness.clock.advance(HOUR)
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, retry(rows[2]), hold(rows[1]), retry(rows[0]))
+        assert [one.head.id for one in await store.count_blocked("orders")] == list_ids(rows)
+        assert [one.head.id for one in await store.count_blocked("orders", limit=2)] == list_ids(rows[:2])
+        assert list(await store.count_blocked("billing")) == []
+
+    async def test_counting_what_waits_for_a_key_ends(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(5)))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, hold(rows[0]))
+        await park(store, fence, *rows[1:])
+        (one,) = await store.count_blocked("orders", counted_to=3)
+        assert (one.waiting, one.more) == (3, True)
+
+    async def test_what_blocks_nothing_is_no_head(self, harness: StoreHarness) -> None:
+        store = harness.store
+        keyless, fresh, parked = await put(harness, sample(key=None), sample(key=NEAR), sample(key=SECOND))
+        await settle_failures(store, await own(store, keyless.partition), retry(keyless))
+        await park(store, await own(store, LANE), parked)
+        assert fresh.key == NEAR
+        assert list(await store.count_blocked("orders")) == []
+
+
+class ReasonContract:
+    """Reasons, selections, filters and pages of the journal; `Store.purge_journal`, `Store.probe`, `Store.requests`."""
+
+    async def test_every_action_says_why(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        fence = await own(store, LANE)
+        named = Selection(ids=[row.id])
+        await store.defer(named, until=harness.clock.now() + HOUR, by="ann", limit=1, reason="later ü")
+        await settle_failures(store, fence, fail(row))
+        await store.redrive(named, by="ann", limit=1, reason="mended")
+        await close(store, fence, row, State.DELIVERED)
+        await store.replay(named, by="ann", limit=1, reason="lost there")
+        await store.discard(named, by="ann", limit=1, reason="enough")
+        lines = [line for line in await store.journal(message_id=row.message_id) if line.by == "ann"]
+        assert [(line.action, line.reason, line.error) for line in lines] == [
+            (Action.DEFERRED, "later ü", None), (Action.REDRIVEN, "mended", None),
+            (Action.REPLAYED, "lost there", None), (Action.DISCARDED, "enough", None),
+        ]  # fmt: skip
+        await store.pause("orders", by="ann", reason="broken")
+        await store.resume("orders", by="ann", reason="works")
+        await store.resume("orders", by="ann")
+        lines = list(await store.journal(messages=False))
+        assert [(line.action, line.reason) for line in lines] == [(Action.PAUSED, "broken"), (Action.RESUMED, "works")]
+
+    async def test_a_redrive_needs_no_reason(self, harness: StoreHarness) -> None:
+        (row,) = await put(harness, sample(key=NEAR))
+        await close(harness.store, await own(harness.store, LANE), row, State.FAILED)
+        await harness.store.redrive(Selection(ids=[row.id]), by="ann", limit=1)
+        assert [line.reason for line in await harness.store.journal()] == [None, None]
+
+    async def test_a_note_keeps_all_that_it_says(self, harness: StoreHarness) -> None:
+        now = harness.clock.advance(HOUR)
+        await harness.store.note(
+            Action.REDRIVEN, by="ann", detail="2 messages", destination="orders", reason="mended ü",
+            selection='{"topic":"t"}',
+        )  # fmt: skip
+        (line,) = await harness.store.journal()
+        assert (line.message_id, line.destination, line.action, line.at) == (None, "orders", "redriven", now)
+        assert (line.by, line.detail, line.reason) == ("ann", "2 messages", "mended ü")
+        assert (line.selection, line.error) == ('{"topic":"t"}', None)
+
+    async def test_lines_are_found_by_what_they_say(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        await close(store, await own(store, LANE), row, State.FAILED)
+        await store.redrive(Selection(ids=[row.id]), by="bob", limit=1)
+        for number, (by, destination) in enumerate([("ann", "orders"), ("ann", "billing"), ("bob", "orders")]):
+            await store.note("purged" if number else "probed", by=by, detail=str(number), destination=destination)
+        everything = list(await store.journal())
+        assert [line.id for line in everything] == sorted(line.id for line in everything)
+        assert len(everything) == 5
+
+        async def find(**conditions: object) -> list[str | None]:
+            lines = await store.journal(**conditions)  # type: ignore[arg-type]
+            return [line.detail or line.action for line in lines]
+
+        assert await find(by="ann") == ["0", "1"]
+        assert await find(destination="orders") == ["failed", "redriven", "0", "2"]
+        assert await find(destination="orders", by="bob") == ["redriven", "2"]
+        assert await find(actions=["purged", "failed"]) == ["failed", "1", "2"]
+        assert await find(actions=[]) == []
+        assert await find(messages=False) == ["0", "1", "2"]
+        assert await find(messages=False, by="bob", actions=["purged"]) == ["2"]
+        assert await find(message_id=row.message_id, actions=["redriven"]) == ["redriven"]
+        assert await find(message_id=row.message_id, destination="billing") == []
+        assert await find(message_id=row.message_id, messages=False) == []
+
+    async def test_the_journal_is_read_page_by_page(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        await close(store, await own(store, LANE), row, State.FAILED)
+        for number in range(5):
+            await store.note("purged", by="ann", detail=str(number))
+        for conditions in ({}, {"by": "ann"}, {"messages": False}):
+            seen: list[str | None] = []
+            before = None
+            while page := await store.journal(before=before, limit=2, **conditions):
+                seen = [line.detail for line in page] + seen
+                before = page[0].id
+            assert seen[-5:] == ["0", "1", "2", "3", "4"]
+            assert len(seen) == (5 if conditions else 6)
+
+    async def test_lines_of_no_message_have_a_retention_of_their_own(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (row,) = await put(harness, sample(key=NEAR))
+        await close(store, await own(store, LANE), row, State.FAILED)
+        for number in range(3):
+            await store.note("purged", by="ann", detail=str(number))
+            harness.clock.advance(HOUR)
+        assert await store.purge_journal(older_than=4 * HOUR, limit=10) == 0
+        assert await store.purge_journal(older_than=2 * HOUR, limit=1) == 1
+        assert await store.purge_journal(older_than=2 * HOUR, limit=10) == 1
+        assert [line.detail for line in await store.journal(messages=False)] == ["2"]
+        assert len(await store.journal(message_id=row.message_id)) == 1
+        assert await store.purge_journal(older_than=timedelta.max, limit=10) == 0
+
+    async def test_a_probe_is_asked_of_a_live_relay(self, harness: StoreHarness) -> None:
+        store = harness.store
+        assert not await store.probe("orders", by="ann")
+        assert list(await store.requests()) == []
+        await store.register(sample_relay(destination="orders"), lease=LEASE)
+        assert not await store.probe("billing", by="ann")
+        now = harness.clock.now()
+        assert await store.probe("orders", by="ann")
+        (request,) = await store.requests()
+        assert (request.destination, request.pause, request.probe_at) == ("orders", None, now)
+        (line,) = await store.journal()
+        assert (line.action, line.by, line.destination, line.message_id) == (Action.PROBED, "ann", "orders", None)
+        later = harness.clock.advance(LEASE / 2)
+        assert await store.probe("orders", by="bob")
+        assert [one.probe_at for one in await store.requests()] == [later]
+        harness.clock.advance(LEASE)
+        assert not await store.probe("orders", by="ann")
+
+    async def test_pauses_are_requests_too(self, harness: StoreHarness) -> None:
+        store = harness.store
+        await store.register(sample_relay(destination="orders"), lease=LEASE)
+        await store.pause("billing", by="ann", reason="broken")
+        await store.pause("orders", by="ann", reason="broken")
+        await store.probe("orders", by="ann")
+        billing, orders = await store.requests()
+        assert [billing.pause, orders.pause] == list(await store.pauses())
+        assert (billing.probe_at, orders.probe_at) == (None, harness.clock.now())
+        await store.resume("orders", by="ann")
+        assert [one.pause for one in await store.requests()] == [billing.pause, None]
+
+
+class BacklogContract:
+    """`Store.record_backlog`, and steps of `Store.rollups`."""
+
+    async def test_a_backlog_is_what_is_due(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(4)), sample(key=FAR), sample(key=SECOND))
+        await put(harness, sample(key=THIRD), delay=HOUR)
+        harness.clock.advance(_MINUTE)  # a database may write the time of its own clock into new rows
+        fence = await own(store, LANE, OTHER)
+        await settle_failures(store, fence, retry(rows[0]), hold(rows[5]))
+        await park(store, fence, rows[1])
+        await close(store, fence, rows[4], State.DELIVERED)
+        await store.record_backlog(fence.relay_id, destinations=["orders", "billing"], limit=100)
+        (rollup,) = await store.rollups(window=HOUR)
+        assert (rollup.destination, rollup.backlog, rollup.delivered) == ("orders", 4, 1)
+
+    async def test_counting_ends_and_the_highest_of_a_minute_stays(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(4)))
+        fence = await own(store, LANE)
+        for limit, expected in ((2, 2), (100, 4), (3, 4)):
+            await store.record_backlog(fence.relay_id, destinations=["orders"], limit=limit)
+            assert [one.backlog for one in await store.rollups(window=HOUR)] == [expected]
+        other = sample_relay()
+        await store.register(other, lease=LEASE)
+        await store.record_backlog(other.relay_id, destinations=["orders"], limit=100)
+        assert [one.backlog for one in await store.rollups(window=HOUR)] == [4]
+        harness.clock.advance(_MINUTE)
+        fence = await own(store, LANE)
+        await store.claim(fence, Claim(1, list_ids(rows)))
+        await store.settle(fence, Settlement(delivered=list_ids(rows), finished=[1]))
+        await store.record_backlog(fence.relay_id, destinations=["orders"], limit=100)
+        assert [one.backlog for one in await store.rollups(window=HOUR)] == [4, 0]
+
+    async def test_what_is_given_back_is_counted_once(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(3)))
+        fence = await own(store, LANE)
+        await store.claim(fence, Claim(1, list_ids(rows)))
+        settlement = Settlement(delivered=[rows[0].id], returned=list_ids(rows[1:]), finished=[1])
+        for _ in range(2):
+            await store.settle(fence, settlement)
+        (rollup,) = await store.rollups(window=HOUR)
+        assert (rollup.returned, rollup.delivered) == (2, 1)
+        await store.claim(fence, Claim(2, list_ids(rows[1:])))
+        await store.settle(fence, Settlement(failures=[retry(rows[1])], returned=[rows[2].id], finished=[2]))
+        (rollup,) = await store.rollups(window=HOUR)
+        assert (rollup.returned, rollup.delivered, rollup.retried) == (3, 1, 1)
+        await store.claim(fence, Claim(3, [rows[2].id]))
+        await store.settle(fence, Settlement(returned=[rows[2].id], touched=[3]))
+        assert [one.returned for one in await store.rollups(window=HOUR)] == [4]
+
+    async def test_minutes_are_added_up_in_steps(self, harness: StoreHarness) -> None:
+        store = harness.store
+        now = harness.clock.now()
+        harness.clock.advance(HOUR - timedelta(seconds=now.timestamp() % 3600) + 3 * _MINUTE)
+        began = harness.clock.now() - 3 * _MINUTE
+        for number in range(4):
+            rows = await put(harness, *(sample(key=NEAR) for _ in range(number + 1)))
+            fence = await own(store, LANE)
+            await store.record_backlog(fence.relay_id, destinations=["orders"], limit=100)
+            for row in rows:
+                await close(store, fence, row, State.DELIVERED)
+            await store.leave(fence.relay_id)
+            harness.clock.advance(_MINUTE)
+        first, second = await store.rollups(window=HOUR, step=5 * _MINUTE)
+        assert (first.minute, first.delivered, first.backlog) == (began, 3, 2)
+        assert (second.minute, second.delivered, second.backlog) == (began + 5 * _MINUTE, 7, 4)
+        assert sum(second.latencies) == 7
+        assert [one.delivered for one in await store.rollups(window=HOUR)] == [1, 2, 3, 4]
+
+
+class InboxRecordContract:
+    """`Store.inbox_records` and `Store.tables`, and the relay that a lane was taken from."""
+
+    async def test_inboxes_say_what_they_know_of_messages(self, harness: StoreHarness) -> None:
+        store = harness.store
+        for consumer, source, message_id in (
+            ("mailer", "/shop", "m1"), ("biller", "/shop", "m1"), ("biller", "/bank", "m1"), ("biller", "/shop", "m2"),
+        ):  # fmt: skip
+            assert await harness.accept(consumer, source, message_id)
+        await harness.fail_inbox("mailer", "m3", error="no ü", content=b"x")
+        found = await store.inbox_records(["m1", "m3", "m9"])
+        assert [(one.consumer, one.source, one.message_id, one.status) for one in found] == [
+            ("biller", "/bank", "m1", "done"), ("biller", "/shop", "m1", "done"), ("mailer", "/shop", "m1", "done"),
+            ("mailer", "/shop", "m3", "failed"),
+        ]  # fmt: skip
+        (failure,) = [one for one in found if one.status == "failed"]
+        assert (failure.attempts, failure.error) == (3, "no ü")
+        assert failure.at.tzinfo is not None
+        assert list(await store.inbox_records([])) == []
+
+    async def test_tables_are_listed_with_what_is_known_of_them(self, harness: StoreHarness) -> None:
+        tables = await harness.store.tables()
+        names = [table.name for table in tables]
+        assert names == sorted(names)
+        for name in ("outbox", "history", "journal", "rollup", "inbox"):
+            assert any(table.endswith(name) for table in names)
+        for table in tables:
+            assert table.rows is None or table.rows >= 0
+            assert table.bytes is None or table.bytes >= 0
+
+    async def test_a_lane_names_the_dead_relay_that_it_was_taken_from(self, harness: StoreHarness) -> None:
+        store = harness.store
+        dead = await own(store, LANE)
+        gone = await own(store, OTHER)
+        await store.leave(gone.relay_id)
+        harness.clock.advance(2 * LEASE)
+        heir = sample_relay(relay_id=uuid4())
+        await store.register(heir, lease=LEASE)
+        for expected in ({LANE: dead.relay_id, OTHER: None}, {LANE: None, OTHER: None}):
+            lanes, _ = await store.take(heir.relay_id, "orders", partitions=[LANE, OTHER], lease=LEASE, claim_number=1)
+            assert {lane.partition: lane.taken_from for lane in lanes} == expected

@@ -38,11 +38,10 @@ async def build_client() -> AsyncIterator[Callable[..., Client]]:
     dashboards: list[Dashboard] = []
 
     def build(opened: OpenStore, *, role: Role = Role.OWNER, **options: object) -> Client:
-        dashboard = Dashboard({"orders": opened.store}, authorize=as_role(role), **options)  # type: ignore[arg-type]
+        dashboard = Dashboard({"orders": opened.build()}, authorize=as_role(role), **options)  # type: ignore[arg-type]
         dashboards.append(dashboard)
         return Client(dashboard)
 
     yield build
     for one in dashboards:
-        await one.jobs.close()
-        await one.sampler.close()
+        await one.close()

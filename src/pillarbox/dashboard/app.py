@@ -150,7 +150,8 @@ _NAVIGATION: Final = (
 class Dashboard:
     """ASGI app that shows stores to people. Mount it anywhere; it follows `root_path`.
 
-    `stores` maps names to store URLs or open stores. `authorize` says who asks: see `pillarbox.dashboard.access`.
+    `stores` maps names to store URLs, or to stores that are not open yet: the dashboard opens and closes them.
+    `authorize` says who asks: see `pillarbox.dashboard.access`.
     With `read_only` the routes of actions do not exist. `journal_payloads` writes a line into the journal whenever
     somebody looks at a payload. `trace_url` is the address of a trace, with `{trace_id}` in it. `format_payload`
     replaces the text that a payload is shown as, for instance to decrypt it. Processes that answer for each other

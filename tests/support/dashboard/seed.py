@@ -18,6 +18,7 @@ from pillarbox.contracts.store import Claim, FailedOutcome, Fence, RelayInfo, Se
 from pillarbox.contracts.writer import Accept, Fail, InboxCommand
 from pillarbox.decoding import encode_incoming
 from pillarbox.message import PARTITIONS, Message, Names, State, Waits
+from pillarbox.redaction import redact_line
 from pillarbox.testing.samples import sample
 
 __all__ = ["LEASE", "Filled", "Relaying", "RowWriter", "fill", "to_incoming"]
@@ -132,6 +133,7 @@ async def fill(store: Store, writer: RowWriter, *, text: str = "", secret: str =
     """
     correlation = f"request-7{text}"
     error = f"https://billing.example/hooks answered 422: no account for customer {{id}}{text} password={secret or 'x'}"
+    error = redact_line(error)  # as a relay does it
     cause = sample(type="orders.placed", destination="billing", key=f"order-42{text}", topic=f"orders{text}",
                    correlation_id=correlation, source=f"/shop{text}", subject=f"42{text}",
                    payload=msgspec.json.encode({"order_id": 12345678901234567890, "note": text}),

@@ -34,6 +34,8 @@ class OpenStore(NamedTuple):
 
     store: Store
     writer: RowWriter
+    build: Callable[[], Store]
+    """Builds another store over the same rows, not yet open."""
 
 
 class _SqlWriter:
@@ -73,14 +75,14 @@ async def open_kind(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[
     """Open an empty store of this kind; it is gone afterwards. The servers come from the fixtures of all tests."""
     if kind == "memory":
         memory = MemoryStore()
-        yield OpenStore(memory, MemoryWriter(memory))
+        yield OpenStore(memory, MemoryWriter(memory), lambda: memory)
         return
     url, writer = _prepare(kind, request)
     await open_schema(url).install()
     store = open_store(url)
     await store.open()
     try:
-        yield OpenStore(store, writer)
+        yield OpenStore(store, writer, lambda: open_store(url))
     finally:
         await store.close()
 

@@ -70,6 +70,7 @@ ROWS: Final = (
     Default("relay", "retention.inbox", "7d", "duplicates are recognised"),
     Default("relay", "retention.inbox_failed", "90d", "what a consumer could not handle is kept"),
     Default("relay", "retention.rollups", "7d", "counters of each minute are kept"),
+    Default("relay", "retention.journal", "30d", "lines of the journal that belong to no message are kept"),
     Default("relay", "retention.every", "1h", "time between two cleanings"),
     Default("relay", "retention.batch", 1_000, "messages that one transaction removes"),
     Default("relay", "retention.archive", None, "what is deleted is not written to files before"),

@@ -56,6 +56,9 @@ async def live_as_a_relay(store: Store) -> tuple[Sequence[int], Sequence[int]]:
     assert await store.purge(State.DELIVERED, older_than=NOW, limit=10) == 1
     assert await store.purge_ids(ids) == 1
     await store.purge_inbox(older_than=NOW, limit=10)
+    await store.purge_journal(older_than=NOW, limit=10)
+    await store.record_backlog(fence.relay_id, destinations=["shop"], limit=10)
+    await store.note("outage", by="me", detail="down", destination="shop")
     for _ in range(2):
         await store.mark_lanes(fence.relay_id)
     await store.release(fence)
@@ -73,6 +76,7 @@ async def _ask_everything(store: Store) -> None:
     read = await store.read("shop", partitions=[1], cursor=None, limit=10)
     await store.peek({"shop": IdleLanes([1], read.cursor)})
     await store.pauses()
+    await store.requests()
     await store.counts()
 
 
@@ -85,6 +89,9 @@ async def move_as_an_operator(store: Store) -> None:
     assert await store.restore(discarded, by="me") == 3
     assert (await store.redrive(DISCARDED, by="me", limit=3, to="elsewhere")).count == 3
     assert (await store.replay(ALL, by="me", limit=3)).count == 0
+    await owned(store)
+    for _ in range(2):
+        assert await store.probe("shop", by="me")
 
 
 async def look_as_a_viewer(store: Store) -> None:
@@ -94,5 +101,12 @@ async def look_as_a_viewer(store: Store) -> None:
     await store.registry(lease=LEASE)
     await store.pauses()
     await store.journal()
+    await store.journal(messages=False, by="me")
+    await store.failure_groups()
+    await store.count_blocked("shop")
+    await store.inbox_records(["m1"])
+    await store.rollups(window=LEASE, step=timedelta(minutes=5))
+    assert await store.tables()
+    assert await store.count(Selection(fingerprint="x")) == 0
     with pytest.raises(StoreError, match="denied"):
         await store.find(ALL, limit=10)

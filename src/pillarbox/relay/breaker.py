@@ -66,6 +66,13 @@ class Breaker:
         self.until = now + wait
         return wait
 
+    def hurry(self, now: float) -> bool:
+        """Let the next probe be sent now, because a person asked for it; return whether it is open."""
+        if self.state is not BreakerState.OPEN:
+            return False
+        self.until = min(self.until, now)
+        return True
+
     def half_open(self, now: float) -> bool:
         """Become half open if it is time for a probe; return whether a probe may be sent."""
         if self.state is BreakerState.OPEN and now >= self.until:
@@ -176,6 +183,12 @@ class AddressBreakers:
             return False
         known.probe_until = now + _PROBE_TIME
         return True
+
+    def hurry(self, now: float) -> None:
+        """Let each blocked address be probed now, by its next message."""
+        for known in self._addresses.values():
+            if known.breaker.hurry(now):
+                known.probe_until = 0.0
 
     def hold(self, address: str, now: float, *, dice: float) -> tuple[timedelta, str]:
         """Count a message that waits for a blocked address; return for how long, and why."""

@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import Final
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import BlockedKey, FailedOutcome, Fence, RelayStore, Settlement
+from pillarbox.contracts.store import Action, BlockedKey, FailedOutcome, Fence, RelayStore, Settlement
 from pillarbox.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from pillarbox.message import Message
 from pillarbox.redaction import redact_line
 from pillarbox.relay.breaker import AddressBreakers, Breaker, BreakerState
+from pillarbox.relay.journal import Note
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.ordering import LaneOrdering
 from pillarbox.relay.outcome_policy import OutcomePolicy
@@ -53,6 +54,7 @@ class DestinationState:
         telemetry: Telemetry,
         dice: random.Random,
         has_runs: bool = False,
+        note: Note | None = None,
     ) -> None:
         self.settings = settings
         self.name = settings.name
@@ -62,6 +64,7 @@ class DestinationState:
         self.clock = clock
         self.telemetry = telemetry
         self.dice = dice
+        self._note = note
         self.breaker = Breaker()
         self.addresses = AddressBreakers()
         self.may_probe = False
@@ -141,6 +144,7 @@ class DestinationState:
         if not self._is_down and is_proven:
             self._is_down = True
             self.telemetry.on_outage(self.name, reason=reason, is_reachable=is_reachable)
+            self._write_line(Action.OUTAGE, reason)
         self._is_reachable = is_reachable
 
     def close_breaker(self, *, is_proven: bool = True) -> bool:
@@ -154,7 +158,19 @@ class DestinationState:
         if self._is_down and (is_proven or not self._is_reachable):
             self._is_down = False
             self.telemetry.on_recovered(self.name)
+            self._write_line(Action.RECOVERED, "it answers again")
         return was_open
+
+    def _write_line(self, action: Action, detail: str) -> None:
+        if self._note is not None:
+            self._note(action, self.name, detail)
+
+    def probe_now(self) -> None:
+        """Try the destination and its blocked addresses at once, where they are known to be down: a person asked."""
+        now = self.clock.monotonic()
+        self.addresses.hurry(now)
+        if self.breaker.hurry(now):
+            self.read_event.set()
 
     def pause(self, reason: str) -> None:
         """Stop serving the destination, because a person paused it."""

@@ -39,6 +39,7 @@ class Janitor:
                 removed += count
         inbox = await self._clean_inbox()
         await self._clean_rollups()
+        await self._clean_journal()
         self._telemetry.on_cleaned(messages=removed, inbox=inbox)
         return removed + inbox
 
@@ -77,6 +78,12 @@ class Janitor:
         keep = self._retention
         if keep.rollups != FOREVER:
             while await self._store.purge_rollups(older_than=keep.rollups, limit=keep.batch):
+                pass
+
+    async def _clean_journal(self) -> None:
+        keep = self._retention
+        if keep.journal != FOREVER:
+            while await self._store.purge_journal(older_than=keep.journal, limit=keep.batch):
                 pass
 
     async def _clean_inbox(self) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Registry, RelayInfo, RelayStore
+from pillarbox.contracts.store import Action, Registry, RelayInfo, RelayStore
 from pillarbox.errors import StoreError
 from pillarbox.message import PARTITIONS
+from pillarbox.relay.journal import Note
 from pillarbox.relay.lease import Lease, LoopProgress
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
@@ -106,7 +109,7 @@ class Heartbeat:
 
 
 class Rebalancer:
-    """Reads the registry and moves lanes until every relay has its share. Also follows pauses."""
+    """Reads the registry and moves lanes until every relay has its share. Also follows what operators ask."""
 
     def __init__(
         self,
@@ -117,9 +120,13 @@ class Rebalancer:
         settings: RelaySettings,
         clock: Clock,
         telemetry: Telemetry,
+        note: Note | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
+        self._note = note
+        self._probes: dict[str, datetime | None] | None = None
+        """When a person last asked to try each destination at once; None before the first look."""
         self._pipelines = pipelines
         self._settings = settings
         self._clock = clock
@@ -136,8 +143,8 @@ class Rebalancer:
             await asyncio.sleep(self._settings.watch_interval.total_seconds())
 
     async def run_once(self) -> None:
-        """Follow pauses, hand surplus lanes over, take free ones."""
-        await self._follow_pauses()
+        """Follow pauses and probes, hand surplus lanes over, take free ones."""
+        await self._follow_requests()
         owned = {name: frozenset(pipeline.state.epochs) for name, pipeline in self._pipelines.items()}
         registry = await self._store.registry(lease=self._settings.lease)
         targets = compute_targets(registry, self._lease.relay_id, max_lanes=self._settings.max_lanes)
@@ -155,13 +162,19 @@ class Rebalancer:
             if isinstance(error, BaseException):
                 raise error
 
-    async def _follow_pauses(self) -> None:
-        paused = {pause.destination: pause for pause in await self._store.pauses()}
+    async def _follow_requests(self) -> None:
+        requests = {request.destination: request for request in await self._store.requests()}
+        probes = {name: request.probe_at for name, request in requests.items()}
+        # What was asked for before this relay began was meant for others.
+        before, self._probes = probes if self._probes is None else self._probes, probes
         for name, pipeline in self._pipelines.items():
-            if (pause := paused.get(name)) is not None:
-                pipeline.state.pause(f"{pause.reason} (by {pause.by})")
+            request = requests.get(name)
+            if request is not None and request.pause is not None:
+                pipeline.state.pause(f"{request.pause.reason} (by {request.pause.by})")
             else:
                 pipeline.state.resume()
+            if request is not None and request.probe_at != before.get(name):
+                pipeline.state.probe_now()
 
     async def _rebalance(
         self, pipeline: Pipeline, registry: Registry, *, target: int, owned_before: frozenset[int]
@@ -191,6 +204,16 @@ class Rebalancer:
         blocked = await self._store.blocked_keys(name, partitions=taken)
         pipeline.grant(lanes, recovered, blocked)
         self._telemetry.on_lanes_taken(name, taken, inherited=sum(len(part.messages) for part in recovered))
+        dead = Counter(lane.taken_from for lane in lanes if lane.taken_from is not None)
+        if dead and self._note is not None:
+            self._note(Action.TOOK_OVER, name, _describe_takeover(dead))
+
+
+def _describe_takeover(dead: Mapping[UUID, int]) -> str:
+    """Say how many lanes were taken from which relays: `3 lanes of relay …`."""
+    count = sum(dead.values())
+    lanes = "1 lane" if count == 1 else f"{count} lanes"
+    return f"{lanes} of relay {', '.join(sorted(map(str, dead)))}"
 
 
 class Assignment(msgspec.Struct, frozen=True):

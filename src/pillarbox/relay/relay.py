@@ -32,6 +32,7 @@ from pillarbox.message import SKIPPED_DESTINATION, Message, check_labels
 from pillarbox.relay.archive import Archive
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.janitor import Janitor
+from pillarbox.relay.journal import RelayJournal
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.membership import Heartbeat, LeaseLost, Rebalancer
 from pillarbox.relay.outcome_policy import OutcomePolicy, SkipPolicy
@@ -48,6 +49,10 @@ _IDLE_INTERVAL: Final = 0.02
 _WOKEN_SINGLY: Final = 8
 """Up to so many resting destinations each read at once when a writer commits: a look before would cost more."""
 _FIRST_WAIT: Final = 0.05
+_BACKLOG_INTERVAL: Final = 10.0
+"""Seconds between two counts of what is due."""
+_BACKLOG_LIMIT: Final = 10_000
+"""Messages of a destination after which counting ends."""
 _CLEANING: Final = "cleaning"
 _FORGETTING: Final = "forgetting dead relays"
 _LONGEST_WAIT: Final = 2.0
@@ -128,6 +133,7 @@ class Relay:
         self._optional: frozenset[str] = frozenset()
         """Destinations that do not count for readiness."""
         self._arming: WakeupArming | None = None
+        self._journal: RelayJournal | None = None
         self._poll: SharedPoll | None = None
         self.relay_id: str | None = None
         self._is_registered = False
@@ -231,6 +237,7 @@ class Relay:
         self._is_registered = False
         lease = Lease(duration=self._settings.lease)
         self.relay_id = str(lease.relay_id)
+        journal = self._journal = RelayJournal(self._store, lease.relay_id, telemetry=self._telemetry)
         self._pipelines = self._build_pipelines(lease)
         rebalancer = Rebalancer(
             self._store,
@@ -239,6 +246,7 @@ class Relay:
             settings=self._settings,
             clock=self._clock,
             telemetry=self._telemetry,
+            note=journal.add,
         )
         heartbeat = Heartbeat(
             self._store,
@@ -256,6 +264,7 @@ class Relay:
         self._is_registered = True
         async with self._store.wakeups(self._on_notification) as wakeups:
             services: list[Coroutine[Any, Any, None]] = [heartbeat.run(), rebalancer.run(), *self._build_duties()]
+            services += [journal.run(), self._count_backlogs(lease)]
             services += [pipeline.run() for pipeline in self._pipelines.values()]
             self._poll = SharedPoll(
                 {name: pipeline.reader for name, pipeline in self._pipelines.items()},
@@ -438,6 +447,7 @@ class Relay:
             telemetry=self._telemetry,
             dice=self._dice,
             has_runs=transport.features.runs,
+            note=None if self._journal is None else self._journal.add,
         )
         counts = transport.features.readiness if settings.readiness is None else settings.readiness
         self._optional = self._optional - {settings.name} if counts else self._optional | {settings.name}
@@ -482,6 +492,24 @@ class Relay:
                 self._duties_done.set()
             # Spread, so that relays which started together do not all do it at the same moment.
             await asyncio.sleep(seconds * (0.9 + self._dice.random() / 5))
+
+    async def _count_backlogs(self, lease: Lease) -> None:
+        """Have the store count what is due, one statement for all destinations whose first lane is this relay's.
+
+        So one relay counts each destination. Nobody waits for it, and a count that fails is left out.
+        """
+        while True:
+            await asyncio.sleep(_BACKLOG_INTERVAL * (0.9 + self._dice.random() / 10))
+            names = [
+                name
+                for name, pipeline in self._pipelines.items()
+                if 0 in pipeline.state.epochs and name != SKIPPED_DESTINATION
+            ]
+            try:
+                if names:
+                    await self._store.record_backlog(lease.relay_id, destinations=names, limit=_BACKLOG_LIMIT)
+            except StoreError as error:
+                self._telemetry.on_store_failed("counting the backlog", error)
 
     async def _forget_relays(self) -> None:
         await self._store.forget(stale_after=self._settings.stale_after)

@@ -112,6 +112,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Time for which messages are kept that a consumer could not handle. Then they are gone."""
     rollups: timedelta = timedelta(days=7)
     """Time for which the counters of each minute are kept."""
+    journal: timedelta = timedelta(days=30)
+    """Time for which lines of the journal are kept that belong to no message. Others are kept with their message."""
     every: timedelta = timedelta(hours=1)
     """Time between two runs of the janitor."""
     batch: int = 1_000

@@ -18,7 +18,6 @@ from tests.support.dashboard.seed import fill
 from tests.support.dashboard.story import MemoryWriter
 
 
-
 class CountedStore(MemoryStore):
     """Counts the looks at it, and can be down."""
 
@@ -85,7 +84,7 @@ async def test_a_heartbeat_alone_is_no_news() -> None:
     first = await client.json("/orders/pulse")
 
     relay = (await store.registry(lease=timedelta(seconds=10))).relays[0]
-    await store.renew(relay.relay_id, lease=timedelta(seconds=9), reachable=relay.reachable)
+    await store.renew(relay.relay_id, lease=timedelta(seconds=10), reachable=relay.reachable)
     assert (await client.json("/orders/pulse"))["version"] == first["version"]
     await store.resume("audit", by="ann")
     assert (await client.json("/orders/pulse"))["version"] != first["version"]

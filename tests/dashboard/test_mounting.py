@@ -117,7 +117,11 @@ def test_other_machines_need_a_login() -> None:
     with pytest.raises(ConfigError, match="without a login"):
         build_dashboard(config, {}, host="0.0.0.0")  # noqa: S104 - it is refused
     protected = Config.load(
-        environ={"PILLARBOX_STORE": "sqlite:///not-opened.db", "PILLARBOX_DASHBOARD_TOKEN": "env:T", "T": "long-enough-token"}
+        environ={
+            "PILLARBOX_STORE": "sqlite:///not-opened.db",
+            "PILLARBOX_DASHBOARD_TOKEN": "env:T",
+            "T": "long-enough-token",
+        }
     )
     build_dashboard(protected, {}, host="0.0.0.0")  # noqa: S104 - a token protects it
 

@@ -36,6 +36,7 @@ __all__ = [
     "configuration_options",
     "import_from_here",
     "parse_destination",
+    "reason_option",
     "target_options",
 ]
 
@@ -127,6 +128,14 @@ def by_option(command: F) -> F:
     option = click.option(
         "--by", default=_find_user, show_default="you@this machine", metavar="NAME", envvar="PILLARBOX_BY",
         show_envvar=True, help="Who does this, for the journal.",
+    )  # fmt: skip
+    return option(command)
+
+
+def reason_option(command: F) -> F:
+    """Add `--reason`, which need not be given."""
+    option = click.option(
+        "--reason", metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True, help="Why, for the journal.",
     )  # fmt: skip
     return option(command)
 

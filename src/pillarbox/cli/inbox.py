@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
-from pillarbox.cli._options import Target, by_option, target_options
+from pillarbox.cli._options import Target, by_option, reason_option, target_options
 from pillarbox.cli._output import (
     OutputFormat,
     Progress,
@@ -23,10 +23,10 @@ from pillarbox.cli._output import (
     show,
     show_rows,
 )
-from pillarbox.contracts.store import InboxFailure, InboxSelection, OperatorStore
+from pillarbox.contracts.store import Action, InboxFailure, InboxSelection, OperatorStore
 from pillarbox.decoding import decode_incoming
 from pillarbox.errors import NoSuchMessage
-from pillarbox.operations.bulk import BATCH_SIZE, format_count
+from pillarbox.operations.bulk import BATCH_SIZE, format_count, note_bulk
 from pillarbox.operations.documents import read_inbox_event, read_inbox_type, to_inbox_document, to_inbox_row
 
 __all__ = ["inbox"]
@@ -125,8 +125,10 @@ class _Change(msgspec.Struct, frozen=True):
     yes: bool
     output: OutputFormat
 
-    def run(self, change: Callable[[OperatorStore, InboxSelection], Awaitable[int]]) -> None:
-        """Count the messages, ask, change them in batches, and show the result."""
+    def run(
+        self, change: Callable[[OperatorStore, InboxSelection], Awaitable[int]], *, by: str, reason: str | None
+    ) -> None:
+        """Count the messages, ask, change them in batches, sum it up in the journal, and show the result."""
         selection = self.selection
         found = self.target.run(lambda store: store.inbox_failures(selection, limit=_UNLIMITED))
         matched, unkept = len(found), 0
@@ -142,7 +144,13 @@ class _Change(msgspec.Struct, frozen=True):
             text = f"{format_count(matched)} would be {self.done}. Nothing was changed."
         else:
             with Progress(matched) as progress:
-                changed = self.target.run(lambda store: self._change_all(store, change, progress))
+
+                async def change_all(store: OperatorStore) -> int:
+                    count = await self._change_all(store, change, progress)
+                    await note_bulk(store, Action(self.done), selection, count, by=by, reason=reason)
+                    return count
+
+                changed = self.target.run(change_all)
             text = f"{changed:,} {self.done}."
         if unkept:
             say(
@@ -172,10 +180,17 @@ class _Change(msgspec.Struct, frozen=True):
 @confirm_options()
 @by_option
 @output_option
-def redrive(target: Target, /, *, by: str, output: OutputFormat, dry_run: bool, yes: bool, **filters: Any) -> None:
+@reason_option
+def redrive(
+    target: Target, /, *, by: str, reason: str | None, output: OutputFormat, dry_run: bool, yes: bool, **filters: Any
+) -> None:
     """Have failed messages handled again by their consumer, with all their attempts."""
     change = _Change(target, _parse_selection(**filters), "redriven", dry_run=dry_run, yes=yes, output=output)
-    change.run(lambda store, selection: store.redrive_inbox(selection, by=by, limit=BATCH_SIZE))
+
+    async def redrive_batch(store: OperatorStore, selection: InboxSelection) -> int:
+        return await store.redrive_inbox(selection, by=by, limit=BATCH_SIZE, reason=reason)
+
+    change.run(redrive_batch, by=by, reason=reason)
 
 
 @inbox.command(epilog="\b\nExample:\n  pillarbox inbox discard 0192f0c0-… --reason 'done by hand'\n")
@@ -192,7 +207,11 @@ def discard(
 ) -> None:
     """Close failed messages as done, without handling them."""
     change = _Change(target, _parse_selection(**filters), "discarded", dry_run=dry_run, yes=yes, output=output)
-    change.run(lambda store, selection: store.discard_inbox(selection, by=by, reason=reason, limit=BATCH_SIZE))
+
+    async def discard_batch(store: OperatorStore, selection: InboxSelection) -> int:
+        return await store.discard_inbox(selection, by=by, reason=reason, limit=BATCH_SIZE)
+
+    change.run(discard_batch, by=by, reason=reason)
 
 
 def _parse_selection(*, message_ids: Sequence[str], consumer: str | None, error: str | None) -> InboxSelection:

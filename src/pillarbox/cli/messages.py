@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
-from pillarbox.cli._options import Target, by_option, complete_destination, target_options
+from pillarbox.cli._options import Target, by_option, complete_destination, reason_option, target_options
 from pillarbox.cli._output import (
     OutputFormat,
     Progress,
@@ -38,6 +38,7 @@ from pillarbox.operations.bulk import (
     describe_left_alone,
     describe_result,
     format_counts,
+    note_bulk,
 )
 from pillarbox.operations.configuration import read_near_failure, read_thresholds
 from pillarbox.operations.documents import to_journal_document, to_message_document
@@ -187,10 +188,13 @@ def _format_raw(value: bytes) -> str:
 
 def _format_journal(entries: Sequence[JournalEntry]) -> str:
     rows = [
-        (format_time(entry.at), entry.action.replace("_", " "), entry.by, str(entry.attempt or ""), entry.error or "")
+        (
+            format_time(entry.at), entry.action.replace("_", " "), entry.by, str(entry.attempt or ""),
+            entry.reason or entry.error or "",
+        )
         for entry in entries
-    ]
-    return format_table(("at", "what", "by", "attempt", "error"), rows)
+    ]  # fmt: skip
+    return format_table(("at", "what", "by", "attempt", "error or reason"), rows)
 
 
 # --- redrive, replay, discard and defer ---
@@ -208,8 +212,8 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputFormat
     to: str | None = None
 
-    def run(self, change: ChangeBatch) -> None:
-        """Count the messages, ask, change them in batches, and show the result."""
+    def run(self, change: ChangeBatch, *, by: str, reason: str | None) -> None:
+        """Count the messages, ask, change them in batches, sum it up in the journal, and show the result."""
         verb = _VERBS[self.action]
         if self.ids and not self.filters.is_empty:
             raise click.UsageError("Give ids or filters, not both.")
@@ -226,7 +230,13 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
         if not self.ids and not self.yes:
             confirm(f"{verb} {format_counts(counts)} in {self.target.url}?")
         with Progress(total) as progress:
-            result = self.target.run(lambda store: change_all(store, selection, change, on_progress=progress.show))
+
+            async def run(store: OperatorStore) -> BulkResult:
+                result = await change_all(store, selection, change, on_progress=progress.show)
+                await note_bulk(store, self.action, selection, result.count, by=by, reason=reason)
+                return result
+
+            result = self.target.run(run)
         self._show(result, counts)
 
     async def _count(self, store: OperatorStore) -> tuple[Selection, Mapping[State, int]]:
@@ -280,19 +290,29 @@ def _change_options(action: Action) -> Callable[[Callable[..., None]], Callable[
 @_change_options(Action.REDRIVEN)
 @click.option("--to", metavar="NAME", envvar="PILLARBOX_TO", show_envvar=True, shell_complete=complete_destination,
               help="Send them to this destination instead. What was skipped needs it.")  # fmt: skip
-def redrive(change: _Change, by: str, to: str | None) -> None:
+@reason_option
+def redrive(change: _Change, by: str, to: str | None, reason: str | None) -> None:
     """Send failed or held messages again, with all their attempts.
 
     Those that were discarded or skipped too, if --state or their ids name them.
     """
-    change.run(lambda store, selection: store.redrive(selection, by=by, limit=BATCH_SIZE, to=to))
+
+    async def redrive_batch(store: OperatorStore, selection: Selection) -> BulkResult:
+        return await store.redrive(selection, by=by, limit=BATCH_SIZE, to=to, reason=reason)
+
+    change.run(redrive_batch, by=by, reason=reason)
 
 
 @messages.command(epilog="\b\nExample:\n  pillarbox messages replay --topic orders --since 2026-01-31T00:00Z --yes\n")
 @_change_options(Action.REPLAYED)
-def replay(change: _Change, by: str) -> None:
+@reason_option
+def replay(change: _Change, by: str, reason: str | None) -> None:
     """Send delivered messages again, under the same message ids."""
-    change.run(lambda store, selection: store.replay(selection, by=by, limit=BATCH_SIZE))
+
+    async def replay_batch(store: OperatorStore, selection: Selection) -> BulkResult:
+        return await store.replay(selection, by=by, limit=BATCH_SIZE, reason=reason)
+
+    change.run(replay_batch, by=by, reason=reason)
 
 
 @messages.command(epilog="\b\nExample:\n  pillarbox messages discard 4711 --reason 'sent by hand'\n")
@@ -301,13 +321,22 @@ def replay(change: _Change, by: str) -> None:
               help="Why, for the journal.")  # fmt: skip
 def discard(change: _Change, by: str, reason: str) -> None:
     """Close pending, held or failed messages without sending them. They are kept, and can be redriven."""
-    change.run(lambda store, selection: store.discard(selection, by=by, reason=reason, limit=BATCH_SIZE))
+
+    async def discard_batch(store: OperatorStore, selection: Selection) -> BulkResult:
+        return await store.discard(selection, by=by, reason=reason, limit=BATCH_SIZE)
+
+    change.run(discard_batch, by=by, reason=reason)
 
 
 @messages.command(epilog="\b\nExample:\n  pillarbox messages defer --destination billing --for 2h --yes\n")
 @_change_options(Action.DEFERRED)
 @click.option("--for", "until_", required=True, metavar="TIME", callback=parse_future_time, envvar="PILLARBOX_FOR",
               show_envvar=True, help="Until when: a time, or how long from now (2h).")  # fmt: skip
-def defer(change: _Change, by: str, until_: datetime) -> None:
+@reason_option
+def defer(change: _Change, by: str, until_: datetime, reason: str | None) -> None:
     """Let pending messages wait until later, and their keys with them. Costs no attempt."""
-    change.run(lambda store, selection: store.defer(selection, until=until_, by=by, limit=BATCH_SIZE))
+
+    async def defer_batch(store: OperatorStore, selection: Selection) -> BulkResult:
+        return await store.defer(selection, until=until_, by=by, limit=BATCH_SIZE, reason=reason)
+
+    change.run(defer_batch, by=by, reason=reason)

@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from pillarbox.contracts.store import BulkResult, InboxSelection, OperatorStore, Selection
-from pillarbox.dashboard.actions import Order, Verb
+from pillarbox.dashboard.actions import ACTIONS, Order, Verb
 from pillarbox.errors import PillarboxError
 from pillarbox.message import State
-from pillarbox.operations.bulk import format_count
+from pillarbox.operations.bulk import format_count, note_bulk
 from pillarbox.redaction import redact_line
 
 __all__ = ["Job", "JobState", "Jobs", "change_batch", "run_change", "run_inbox_change", "run_probe"]
@@ -173,27 +173,7 @@ async def run_change(job: Job, store: OperatorStore, selection: Selection, order
                 break
             selection = msgspec.structs.replace(selection, after=result.last_id)
     finally:
-        if job.changed > 1 or named.ids is None:
-            await _note(job, store, order, named)
-
-
-async def _note(job: Job, store: OperatorStore, order: Order, selection: Selection) -> None:
-    """Write the one line of no message that says what was done to how many."""
-    if job.changed:
-        await store.note(
-            order.rule.action.value,
-            by=job.by,
-            detail=format_count(job.changed),
-            destination=selection.destination or "*",
-            reason=order.reason or None,
-            selection=msgspec.json.encode(_strip(selection)).decode(),
-        )
-
-
-def _strip(selection: Selection) -> Mapping[str, object]:
-    """Return the conditions that are set."""
-    values = {name: getattr(selection, name) for name in selection.__struct_fields__}
-    return {name: value for name, value in values.items() if value not in (None, False, 0)}
+        await note_bulk(store, order.rule.action, named, job.changed, by=job.by, reason=order.reason or None)
 
 
 async def run_probe(job: Job, store: OperatorStore, selection: Selection, order: Order, *, probe_id: int) -> None:
@@ -227,11 +207,14 @@ async def run_probe(job: Job, store: OperatorStore, selection: Selection, order:
 
 async def run_inbox_change(job: Job, store: OperatorStore, selection: InboxSelection, *, verb: Verb) -> None:
     """Redrive or discard failed messages of an inbox, batch after batch."""
-    while not job.is_cancelled:
-        if verb is Verb.DISCARD:
-            count = await store.discard_inbox(selection, by=job.by, reason=job.reason, limit=_BATCH)
-        else:
-            count = await store.redrive_inbox(selection, by=job.by, limit=_BATCH)
-        if not count:
-            return
-        job.changed += count
+    try:
+        while not job.is_cancelled:
+            if verb is Verb.DISCARD:
+                count = await store.discard_inbox(selection, by=job.by, reason=job.reason, limit=_BATCH)
+            else:
+                count = await store.redrive_inbox(selection, by=job.by, limit=_BATCH, reason=job.reason or None)
+            if not count:
+                return
+            job.changed += count
+    finally:
+        await note_bulk(store, ACTIONS[verb].action, selection, job.changed, by=job.by, reason=job.reason or None)

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from pillarbox.contracts.store import Action, BulkResult, OperatorStore, Selection
+from pillarbox.contracts.store import Action, BulkResult, InboxSelection, OperatorStore, Selection
 from pillarbox.message import State
 from pillarbox.stores.rules import eligible_states
 
@@ -18,12 +18,17 @@ __all__ = [
     "count_by_state",
     "describe_left_alone",
     "describe_result",
+    "encode_selection",
     "format_count",
     "format_counts",
+    "note_bulk",
 ]
 
 BATCH_SIZE: Final = 1_000
 """Messages that one transaction changes: long ones would hold up the relays."""
+
+_IDS_WRITTEN: Final = 100
+"""Most ids of a selection that the journal keeps. Each message has a line of its own too."""
 
 ChangeBatch: TypeAlias = Callable[[OperatorStore, Selection], Awaitable[BulkResult]]
 """Changes the first `BATCH_SIZE` messages of a selection."""
@@ -60,6 +65,45 @@ async def change_all(
         if result.last_id <= selection.after:
             return BulkResult(count, result.last_id, without_payload)
         selection = msgspec.structs.replace(selection, after=result.last_id)
+
+
+async def note_bulk(
+    store: OperatorStore,
+    action: Action,
+    selection: Selection | InboxSelection,
+    count: int,
+    *,
+    by: str,
+    reason: str | None = None,
+) -> None:
+    """Write the line of the journal that sums a bulk action up: what was selected, and how many were changed.
+
+    One message that was named, and an action that changed nothing, leave no such line.
+    """
+    named = [*(getattr(selection, "ids", None) or ()), *(selection.message_ids or ())]
+    if not count or len(named) == 1:
+        return
+    if isinstance(selection, Selection):
+        destination = selection.destination or "*"
+    else:
+        destination = "*" if selection.consumer is None else f"inbox:{selection.consumer}"
+    await store.note(
+        action, by=by, detail=format_count(count), destination=destination, reason=reason,
+        selection=encode_selection(selection),
+    )  # fmt: skip
+
+
+def encode_selection(selection: Selection | InboxSelection) -> str:
+    """Encode the conditions that are set as JSON. Of very many ids the first are written, and how many there are."""
+    document = {
+        name: value
+        for name in selection.__struct_fields__
+        if (value := getattr(selection, name)) not in (None, False) and name != "after"
+    }
+    for name in ("ids", "message_ids"):
+        if (ids := document.get(name)) is not None and len(ids) > _IDS_WRITTEN:
+            document |= {name: ids[:_IDS_WRITTEN], f"{name}_count": len(ids)}
+    return msgspec.json.encode(document).decode()
 
 
 def describe_result(action: Action, result: BulkResult) -> str:

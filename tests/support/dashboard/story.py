@@ -131,7 +131,7 @@ class _Shop:
             await shop.fail(
                 "billing",
                 failed,
-                "https://billing.example/… answered 422 Unprocessable Entity. It said: no account for customer {id}",
+                "https://billing.example/… answered 422 Unprocessable Entity. It said: no account for 'customer-{id}'",
                 attempts=1,
             )
         if refused:

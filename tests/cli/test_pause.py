@@ -13,7 +13,7 @@ def test_pausing_and_resuming(shop: Shop) -> None:
     assert "paused by ann" in shop.run("status").out
     assert shop.run_json("resume", "billing")["changed"]
     assert not shop.run_json("resume", "billing")["changed"]
-    actions = shop.rows("select action, by, error from pillarbox_journal order by id")
+    actions = shop.rows("select action, by, reason from pillarbox_journal order by id")
     assert [tuple(row) for row in actions] == [("paused", "ann", "moving"), ("resumed", "ann", None)]
     assert shop.run("pause", "no such;name").code == 2
 

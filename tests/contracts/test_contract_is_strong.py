@@ -11,6 +11,11 @@ from pillarbox.testing.store_contract import writing
 from tests.support import broken_stores as broken
 
 CAUGHT_BY: dict[type[MemoryStore] | type[MemoryData], str] = {
+    broken.GroupsWithoutTheHeld: "test_held_messages_are_failures",
+    broken.DropsReasons: "test_every_action_says_why",
+    broken.ProbesForNobody: "test_a_probe_is_asked_of_a_live_relay",
+    broken.CountsReturnsTwice: "test_what_is_given_back_is_counted_once",
+    broken.AddsUpBacklogs: "test_counting_ends_and_the_highest_of_a_minute_stays",
     broken.NoFence: "test_a_delivery_is_fenced",
     broken.FenceWithoutEpoch: "test_an_older_epoch_is_fenced",
     broken.SettlesUnderAnyEpoch: "test_an_older_epoch_settles_nothing",

@@ -19,6 +19,7 @@ from pillarbox.contracts.store import (
     DueMark,
     DueMessage,
     FailedOutcome,
+    FailureGroup,
     Fence,
     IdleLanes,
     InboxSelection,
@@ -890,3 +891,47 @@ class FindsById(MemoryStore):
         self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
     ) -> Sequence[Message]:
         return await super().find(selection, limit=limit, payloads=payloads, order=Order.ID)
+
+
+# --- what a dashboard asks
+
+
+class GroupsWithoutTheHeld(MemoryStore):
+    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+        groups = await super().failure_groups(limit=limit, counted_to=counted_to)
+        held = sum(row.waits is Waits.HELD for row in self._messages())
+        return [replace(group, count=group.count - held) for group in groups]
+
+
+class DropsReasons(MemoryStore):
+    def _record_operation(self, message: Message, action: Action, *, by: str, reason: str | None) -> None:
+        super()._record_operation(message, action, by=by, reason=None)
+
+
+class ProbesForNobody(MemoryStore):
+    """It takes any request, also where no relay would follow it."""
+
+    async def probe(self, destination: str, *, by: str) -> bool:
+        await super().probe(destination, by=by)
+        return True
+
+
+class CountsReturnsTwice(MemoryStore):
+    """A settlement that arrives again, because its answer was lost, is counted again."""
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        before = {key: rollup.returned for key, rollup in self._data.rollups.items()}
+        unclaimed = await super().settle(fence, settlement)
+        for key, rollup in self._data.rollups.items():
+            if settlement.returned and rollup.returned == before.get(key, 0):
+                self._data.rollups[key] = replace(rollup, returned=rollup.returned + len(settlement.returned))
+        return unclaimed
+
+
+class AddsUpBacklogs(MemoryStore):
+    async def record_backlog(self, relay_id: UUID, *, destinations: Sequence[str], limit: int) -> None:
+        before = dict(self._data.rollups)
+        await super().record_backlog(relay_id, destinations=destinations, limit=limit)
+        for key, rollup in self._data.rollups.items():
+            if key in before:
+                self._data.rollups[key] = replace(rollup, backlog=before[key].backlog + rollup.backlog)

@@ -194,7 +194,7 @@ def _format_journal(entries: Sequence[JournalEntry]) -> str:
         )
         for entry in entries
     ]  # fmt: skip
-    return format_table(("at", "what", "by", "attempt", "error or reason"), rows)
+    return format_table(("at", "what", "by", "attempt", "error"), rows)
 
 
 # --- redrive, replay, discard and defer ---

@@ -227,7 +227,7 @@ def test_every_page_fits_and_is_accessible(
                 for one in found["violations"]
                 if one["impact"] in ("serious", "critical")
             ]
-            if name in PICTURES:
+            if name in (PICTURES if width > 400 else PICTURES[:1]):
                 picture = folder / f"{name}-{scheme}-{width}.png"
                 page.screenshot(path=picture, animations="disabled")
                 assert 1_000 < picture.stat().st_size <= LIMIT, (name, picture.stat().st_size)

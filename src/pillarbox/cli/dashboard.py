@@ -43,14 +43,14 @@ def _option(name: str, key: str, help: str, **more: Any) -> Callable[[F], F]:
 @click.option("--store", "stores", multiple=True, metavar="[NAME=]URL", cls=SettingOption, envvar="PILLARBOX_STORE",
               show_envvar=True, help="A store to show; may be repeated.  [default: the configured one]")  # fmt: skip
 @click.option("--http", default="127.0.0.1:8471", show_default=True, metavar="HOST:PORT",
-              envvar="PILLARBOX_DASHBOARD_HTTP", show_envvar=True, help="Where it listens.")  # fmt: skip
+              envvar="PILLARBOX_HTTP", show_envvar=True, help="Where it listens.")  # fmt: skip
 @_option("--user", "users", "Who may log in; may be repeated. Roles: viewer, reader, operator, owner.", multiple=True,
          metavar="NAME:ROLE:env:VARIABLE")  # fmt: skip
 @_option("--token", "token", "A token that programs send: Authorization: Bearer …", metavar="env:VARIABLE")
 @_option("--read-only", "read_only", "No actions, whoever asks.", is_flag=True, default=None)
 @_option("--environment", "environment", "Shown on every page: production, staging.", metavar="NAME")
 @_option("--root-path", "root_path", "The path that a proxy removes.", metavar="/PATH")
-@click.option("--open", "open_", is_flag=True, envvar="PILLARBOX_DASHBOARD_OPEN", show_envvar=True,
+@click.option("--open", "open_", is_flag=True, envvar="PILLARBOX_OPEN", show_envvar=True,
               help="Open it in the browser.")  # fmt: skip
 def dashboard(config: str | None, stores: Sequence[str], http: str, open_: bool, **options: Any) -> None:
     """Show stores in the browser: what waits, what failed and why, and the actions on it. Runs until stopped."""

@@ -60,7 +60,7 @@ _STOP_MARGIN: Final = timedelta(seconds=5)
 @click.command("relay", epilog=_EPILOG)
 @configuration_options
 @http_option
-@click.option("--dashboard", is_flag=True, envvar="PILLARBOX_RELAY_DASHBOARD", show_envvar=True,
+@click.option("--dashboard", is_flag=True, envvar="PILLARBOX_SERVE_DASHBOARD", show_envvar=True,
               help="Serve the dashboard at the address of --http too.")  # fmt: skip
 @click.option("--once", is_flag=True, envvar="PILLARBOX_ONCE", show_envvar=True, help=_ONCE)
 def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None:

@@ -49,11 +49,13 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for text in self.users:
-            if _USER.fullmatch(text) is None:
+            found = _USER.fullmatch(text)
+            if found is None:
                 raise ConfigError(
                     "A user of the dashboard is written NAME:ROLE:env:VARIABLE or NAME:ROLE:file:/path, so that no "
                     f"password stands in the configuration; {text.partition(':')[0]!r} is not."
                 )
+            parse_role(found["role"])
         for name in ("token", "secret"):
             value = getattr(self, name)
             if value is not None and _REFERENCE.fullmatch(value) is None:

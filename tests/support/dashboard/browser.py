@@ -30,6 +30,8 @@ from pillarbox.stores.sqlite.store import SqliteStore
 from pillarbox.testing.samples import sample
 from pillarbox.writers.sqlite import SqliteWriter
 from tests.support.dashboard.story import tell_story
+from tests.support.packages import install
+from tests.support.servers import ServerMissing
 
 __all__ = ["AXE", "Shop", "find_chromium", "open_browser", "open_page", "serve_story"]
 
@@ -46,21 +48,38 @@ TIMEOUT: Final = 60_000
 """Milliseconds: the machine may be busy, and waiting ends with the condition."""
 
 
-def find_chromium() -> str:
-    """Return the path of a Chromium; skip the test with a sentence that says how to get one."""
-    named = os.environ.get(_VARIABLE)
-    found = named or next(filter(None, map(shutil.which, _PROGRAMS)), None)
-    if found is None:
-        pytest.skip(f"No Chromium is here: install one (apt-get install chromium), or name its program in {_VARIABLE}.")
-    return found
+def find_chromium() -> tuple[str, dict[str, str]]:
+    """Return the path of a Chromium, and the variables that it needs; skip the test if none can be had.
+
+    The one that a variable names; one in the path; with CI=true the pinned packages of Debian, unpacked into a cache.
+    """
+    if (found := os.environ.get(_VARIABLE) or next(filter(None, map(shutil.which, _PROGRAMS)), None)) is not None:
+        return found, {}
+    reason = "No Chromium is here"
+    if os.environ.get("CI") == "true":
+        try:
+            folder = install("chromium")
+        except ServerMissing as error:
+            reason = f"No Chromium is here, and {error}"
+        else:
+            libraries = folder / "usr/lib/x86_64-linux-gnu"
+            variables = {
+                "FONTCONFIG_SYSROOT": str(folder),
+                # A library that has a path of its own does not look where the program looks.
+                "LD_LIBRARY_PATH": f"{libraries}:{libraries / 'pulseaudio'}",
+            }
+            return str(folder / "usr/lib/chromium/chromium-headless-shell"), variables
+    pytest.skip(f"{reason}: install one (apt-get install chromium), or name its program in {_VARIABLE}.")
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """Start a headless browser with a profile of its own."""
-    program = find_chromium()
+    program, variables = find_chromium()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(
+            executable_path=program, args=list(_ARGUMENTS), env={**os.environ, **variables}
+        )
         try:
             yield browser
         finally:

@@ -199,7 +199,7 @@ def test_five_questions_are_answered_within_three_clicks(browser: Browser, story
 
         who = Clicks(page, story)
         who.link("Activity")
-        who.sees("ann", "paused", "they open the missing accounts")
+        who.sees("ann", "redriven", "messages", "their limit is higher now")
 
 
 # --- how it looks, and for whom ---

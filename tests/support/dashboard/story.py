@@ -14,6 +14,7 @@ from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Action, Selection
 from pillarbox.contracts.writer import Accept, Fail, InboxCommand, Insert
 from pillarbox.message import Kind, Message, Names, State
+from pillarbox.operations.bulk import note_bulk
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
 from tests.support.dashboard.seed import Relaying, to_incoming
@@ -143,6 +144,13 @@ class _Shop:
             for relay in self._relays:
                 await relay.renew()
 
+    async def redrive(self) -> None:
+        """Let ann redrive what was too large."""
+        selection = Selection(destination="billing", error="413")
+        reason = "their limit is higher now"
+        result = await self._store.redrive(selection, by="ann", limit=100, reason=reason)
+        await note_bulk(self._store, Action.REDRIVEN, selection, result.count, by="ann", reason=reason)
+
     async def block(self) -> None:
         """Leave a key that is blocked, and two messages behind its head."""
         shop = self._relays[0]
@@ -209,6 +217,7 @@ async def tell_story() -> Story:
     await shop.start()
     for minute in range(_MINUTES):
         await shop.live(minute)
+    await shop.redrive()
     await shop.block()
     await shop.chain()
     return story

@@ -8,6 +8,7 @@ const JOB = 700;
 let isPaused = false;
 let isStale = false;
 let shown = document.body.dataset.version;
+let latest = null;
 let source = null;
 let timer = null;
 
@@ -36,6 +37,7 @@ function refresh() {
 }
 
 function receive(pulse) {
+  latest = pulse;
   const badge = document.getElementById("failed-badge");
   if (badge) { badge.textContent = pulse.failed_text; badge.hidden = !pulse.failed; }
   isStale = Boolean(pulse.error);
@@ -43,6 +45,7 @@ function receive(pulse) {
   if (pulse.version === shown || isPaused || document.hidden) return;
   if (isBusy()) { show("paused", "waits while you work"); return; }
   shown = pulse.version;
+  if (!isStale) show(source ? "streaming" : "polling", source ? "live" : "polling");
   refresh();
 }
 
@@ -93,6 +96,8 @@ export function watchStore() {
   stream();
   followJob();
   document.getElementById("live").addEventListener("click", toggleLive);
+  // What was held back while somebody worked is shown when the work is done.
+  setInterval(() => { if (latest && latest.version !== shown) receive(latest); }, 1000);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !isPaused) { shown = null; } });
   addEventListener("pagehide", () => source?.close());
 }

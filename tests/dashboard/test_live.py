@@ -64,6 +64,16 @@ async def test_fifty_watchers_cost_as_many_looks_as_one() -> None:
     assert dashboard.sampler.reads == store.looks
 
 
+async def test_those_who_ask_at_once_share_one_look() -> None:
+    store = CountedStore()
+    dashboard = Dashboard({"orders": store}, authorize=as_role(Role.VIEWER))
+
+    await asyncio.gather(*(dashboard.sampler.get("orders", fresh=True) for _ in range(50)))
+    await dashboard.close()
+
+    assert store.looks == 1
+
+
 async def test_nothing_is_read_while_nobody_watches() -> None:
     store = CountedStore()
     dashboard = Dashboard({"orders": store}, authorize=as_role(Role.VIEWER), interval=timedelta(milliseconds=10))

@@ -16,7 +16,7 @@ TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test
 EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo defaults example test check format bench simulate crash chain mutants fuzz fault-table deploy test-servers test-oldest test-newest constraints clean
+.PHONY: help venv pictures demo defaults example test check format bench simulate crash chain mutants fuzz fault-table deploy test-servers test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ deploy: $(READY) ## Write the Prometheus rules and the Grafana dashboard under d
 	$(BIN)/python -c 'from pillarbox.operations.alerts import Thresholds; from pillarbox.operations.export import *; from pathlib import Path; \
 		Path("deploy/prometheus-rules.yaml").write_text(to_json(build_rules(Thresholds()))); \
 		Path("deploy/grafana-dashboard.json").write_text(to_json(build_dashboard()))'
+
+pictures: $(READY) ## Write the pictures of the dashboard under docs/images/dashboard anew (needs Chromium)
+	PILLARBOX_PICTURES=docs/images/dashboard $(BIN)/python -m pytest tests/dashboard/test_browser.py -k fits $(ARGS)
 
 defaults: $(READY) ## Write docs/defaults.md anew, from the table in tests/support/defaults.py
 	$(BIN)/python -m tests.support.defaults

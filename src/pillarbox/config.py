@@ -58,7 +58,7 @@ __all__ = [
 _FILE_NAME: Final = "pillarbox.toml"
 _MAX_FILE: Final = 1024 * 1024
 """Characters of a configuration file. A wrong name can lead to a device that never ends."""
-SECTIONS: Final = ("store", "outbox", "relay", "log", "alerts", "probes", "destinations", "consumers")
+SECTIONS: Final = ("store", "outbox", "relay", "log", "alerts", "probes", "dashboard", "destinations", "consumers")
 """The tables of the file. A new one must be added here."""
 _NO_VALUES: Final[Layer] = MappingProxyType({})
 _NOTHING_FIXED: Final[Mapping[KeyPath, object]] = MappingProxyType({})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from pillarbox.errors import ConfigError
 
-__all__ = ["FOREVER", "LONGEST", "format_duration", "parse_duration"]
+__all__ = ["FOREVER", "LONGEST", "format_age", "format_duration", "format_latency", "parse_duration"]
 
 FOREVER: Final = timedelta.max
 """Longer than every other duration."""
@@ -50,3 +50,20 @@ def format_duration(length: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0"
+
+
+def format_age(since: datetime | None, now: datetime) -> str:
+    """Format the time since then in at most two units; nothing for None."""
+    if since is None:
+        return ""
+    seconds = max(int((now - since).total_seconds()), 0)
+    step = 1 if seconds < 3600 else 60 if seconds < 86_400 else 3600
+    return format_duration(timedelta(seconds=seconds - seconds % step)) if seconds else "0s"
+
+
+def format_latency(length: timedelta) -> str:
+    """Format a short time: milliseconds, tenths of a second, or whole seconds."""
+    seconds = length.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else format_duration(timedelta(seconds=round(seconds)))

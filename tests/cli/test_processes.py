@@ -213,7 +213,8 @@ async def test_the_second_signal_ends_all_at_once_and_loses_nothing(
     assert "the supervisor is gone" not in "".join(relay.lines)
     assert depot.count("pillarbox_outbox") == 80
     async with asyncio.timeout(60):
-        while await depot.find_pids():  # they did not leave: with --once nobody waits for the end of their leases
+        # They did not leave, and with --once nobody waits for the end of their leases.
+        while await depot.find_pids():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
     endpoint.moves.set()
     async with start_relay(depot, *hooks(endpoint), "--lease", "1s", "--once") as relay:

@@ -22,6 +22,7 @@ PUBLIC = {
     "pillarbox",
     "pillarbox.brokers",
     "pillarbox.contracts",
+    "pillarbox.dashboard",
     "pillarbox.operations",
     "pillarbox.testing",
     *(f"pillarbox.brokers.{name}" for name in ("aws", "http", "kafka", "mqtt", "nats", "rabbitmq", "redis")),

@@ -14,6 +14,7 @@ import msgspec
 from pillarbox.cli._logs import LogSettings
 from pillarbox.config import OutboxSettings, StoreSettings
 from pillarbox.consumer.settings import ConsumerSettings
+from pillarbox.dashboard.settings import DashboardSettings
 from pillarbox.operations.alerts import Thresholds
 from pillarbox.operations.health import ProbeSettings
 from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings
@@ -41,6 +42,7 @@ _SETTINGS: Final[dict[str, Sequence[type[msgspec.Struct]]]] = {
     "destinations.NAME": [DestinationSettings],
     "alerts": [Thresholds],
     "probes": [ProbeSettings],
+    "dashboard": [DashboardSettings],
     "log": [LogSettings],
     "ConsumerSettings": [ConsumerSettings],
 }
@@ -105,6 +107,18 @@ ROWS: Final = (
     Default("alerts", "retry_rate", 0.1, "share of failed attempts over an hour"),
     Default("probes", "stuck_after", "15m", "a claim of this relay is stuck"),
     Default("probes", "stuck_messages", 0, "not alive above so many messages in stuck claims"),
+    Default("dashboard", "users", [], "nobody logs in: it listens on this machine alone"),
+    Default("dashboard", "token", None, "programs have no token"),
+    Default("dashboard", "token_role", "operator", "role of whoever has the token"),
+    Default("dashboard", "proxy_header", None, "no header names the user"),
+    Default("dashboard", "proxy_peers", [], "no proxy is trusted"),
+    Default("dashboard", "proxy_role", "viewer", "role of the users that a proxy names"),
+    Default("dashboard", "read_only", False, "operators and owners may act"),
+    Default("dashboard", "environment", "", "no name on the pages"),
+    Default("dashboard", "journal_payloads", False, "looking at a payload leaves no line"),
+    Default("dashboard", "trace_url", None, "no links to traces"),
+    Default("dashboard", "root_path", "", "no proxy removes a path"),
+    Default("dashboard", "secret", None, "each process has a secret of its own"),
     Default("log", "format", "text", "lines are for people"),
     Default("log", "level", "info", "the least level that is written"),
     Default("log", "deliveries_at", "debug", "each single delivery"),

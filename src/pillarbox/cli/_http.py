@@ -11,7 +11,7 @@ import click
 from pillarbox.cli._logs import program_log
 from pillarbox.operations.health import HealthApp, HealthServer
 
-__all__ = ["http_option", "serve_health"]
+__all__ = ["http_option", "serve_app", "serve_health"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,21 @@ def serve_health(address: tuple[str, int] | None, build_app: Callable[[], Health
     server = HealthServer(build_app, host=host, port=port)
     server.start()
     program_log.info("probes and metrics are served at http://%s:%d", host, server.port)
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+@contextmanager
+def serve_app(address: tuple[str, int], build_app: Callable[[], Any]) -> Iterator[None]:
+    """Serve an ASGI app in a thread of its own while the block runs: it answers while the relay's loop hangs."""
+    from pillarbox.dashboard.serve import BackgroundServer
+
+    host, port = address
+    server = BackgroundServer(build_app, host=host, port=port)
+    server.start()
+    program_log.info("the dashboard, probes and metrics are served at %s", server.address)
     try:
         yield
     finally:

@@ -29,6 +29,7 @@ from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath, list_fields, 
 from pillarbox.stores.urls import StoreUrl
 
 __all__ = [
+    "SettingOption",
     "Target",
     "by_option",
     "complete_destination",
@@ -190,7 +191,7 @@ _DEFAULTS: Final[Mapping[KeyPath, object]] = {
 }  # fmt: skip
 
 
-class _SettingOption(click.Option):
+class SettingOption(click.Option):
     """Option whose variable is shown in the help and read by `Config`.
 
     If click read it, `config show` could not tell a variable from a flag.
@@ -205,13 +206,13 @@ _CONFIG: Final = click.option(
     help="The configuration.  [default: pillarbox.toml in the current folder, if there is one]",
 )  # fmt: skip
 _TO: Final = click.option(
-    "--to", metavar="[NAME=]URL", multiple=True, cls=_SettingOption, envvar="PILLARBOX_DESTINATION_<NAME>_URL",
+    "--to", metavar="[NAME=]URL", multiple=True, cls=SettingOption, envvar="PILLARBOX_DESTINATION_<NAME>_URL",
     show_envvar=True, shell_complete=complete_destination,
     help="A destination to serve; may be repeated. A NAME alone is a configured one. Without --to all are served.",
 )  # fmt: skip
 
 _LABEL: Final = click.option(
-    "--label", metavar="NAME=TEXT", multiple=True, cls=_SettingOption, envvar=to_variable(("relay", "labels")),
+    "--label", metavar="NAME=TEXT", multiple=True, cls=SettingOption, envvar=to_variable(("relay", "labels")),
     show_envvar=True, help="A label of the relay in the registry; may be repeated. They replace those of the file.",
 )  # fmt: skip
 
@@ -228,7 +229,7 @@ def _to_option(flag: _Flag) -> Callable[[Any], Any]:
         default = ",".join(map(str, default))
     help_text = flag.help if default in (None, "") else f"{flag.help}  [default: {default}]"
     return click.option(
-        flag.name, cls=_SettingOption, metavar=flag.metavar, envvar=to_variable(flag.path), show_envvar=True,
+        flag.name, cls=SettingOption, metavar=flag.metavar, envvar=to_variable(flag.path), show_envvar=True,
         help=help_text,
     )  # fmt: skip
 

@@ -7,21 +7,17 @@ A command prints through this module alone.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self, TypeVar
 
 import click
-import msgspec
 
 from pillarbox.contracts.finding import Severity
-from pillarbox.durations import format_duration
-from pillarbox.events import is_json
+from pillarbox.durations import format_age
+from pillarbox.operations.documents import encode_json
 from pillarbox.redaction import escape_controls
 
 __all__ = [
@@ -41,7 +37,6 @@ __all__ = [
     "show",
     "show_rows",
     "to_line",
-    "to_payload_field",
 ]
 
 OutputFormat = Literal["text", "json", "jsonl"]
@@ -133,24 +128,6 @@ def to_line(text: str) -> str:
     return escape_controls(text).replace("\n", "\\n")
 
 
-_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\n]")
-
-
-def encode_json(value: object, *, indent: bool = False) -> str:
-    """Encode a value as JSON. In its texts everything that is not printable is escaped as JSON does it."""
-    try:
-        document = msgspec.json.encode(value)
-        text = (msgspec.json.format(document) if indent else document).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, which a row in SQLite can hold
-        text = json.dumps(msgspec.to_builtins(value), indent=2 if indent else None)
-    return _UNPRINTABLE.sub(lambda found: found[0] if found[0].isprintable() else _escape_json(found[0]), text)
-
-
-def _escape_json(letter: str) -> str:
-    # `json.dumps` leaves DEL as it is.
-    return "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
-
-
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Align rows in columns; with borders on a terminal if rich is installed. Each cell is put on one line."""
     rows = [[to_line(cell) for cell in row] for row in rows]
@@ -193,28 +170,9 @@ def format_fields(fields: Sequence[tuple[str, str]], *, body: str | None = None)
     return "\n".join(f"{name:{width}}  {value}".replace("\n", f"\n{' ' * (width + 2)}") for name, value in lines)
 
 
-def to_payload_field(payload: bytes, content_type: str) -> Mapping[str, object]:
-    """Return a payload for a JSON document: as it is if it is JSON itself, and else in base64."""
-    if is_json(content_type):
-        try:
-            return {"payload": msgspec.json.decode(payload)}
-        except ValueError:
-            pass
-    return {"payload_base64": base64.b64encode(payload).decode()}
-
-
 def format_time(at: datetime | None) -> str:
     """Format a time in UTC; nothing for None."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def format_age(since: datetime | None, now: datetime) -> str:
-    """Format the time since then in at most two units."""
-    if since is None:
-        return ""
-    seconds = max(int((now - since).total_seconds()), 0)
-    step = 1 if seconds < 3600 else 60 if seconds < 86_400 else 3600
-    return format_duration(timedelta(seconds=seconds - seconds % step)) if seconds else "0s"
 
 
 def shorten(text: str, limit: int) -> str:

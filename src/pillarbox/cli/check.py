@@ -13,15 +13,12 @@ import msgspec
 from pillarbox.cli._errors import to_exit_code, to_sentence
 from pillarbox.cli._options import Target, target_options
 from pillarbox.cli._output import echo, echo_painted, encode_json, show, to_line
-from pillarbox.config import Config, read_section
 from pillarbox.contracts.finding import Severity
-from pillarbox.contracts.store import MonitorStore
-from pillarbox.errors import ConfigError
-from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
-from pillarbox.operations.monitor import Monitor, NearFailure, Status
-from pillarbox.relay.configuration import read_destinations, read_relay_section
+from pillarbox.operations.alerts import Alert, find_alerts
+from pillarbox.operations.configuration import build_monitor, read_thresholds
+from pillarbox.operations.monitor import Status
 
-__all__ = ["build_monitor", "check", "paint_alerts", "read_near_failure", "read_thresholds"]
+__all__ = ["check", "paint_alerts"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,32 +79,6 @@ def check(target: Target, output: Literal["text", "json", "jsonl", "prometheus",
         case "nagios":
             echo(_format_nagios(status, alerts, worst))
     raise click.exceptions.Exit(_NAGIOS[worst][0] if output == "nagios" else to_exit_code(worst))
-
-
-def read_thresholds(config: Config) -> Thresholds:
-    """Read `[alerts]`."""
-    return read_section(config, Thresholds, at=("alerts",)).settings
-
-
-def read_near_failure(config: Config) -> NearFailure:
-    """Read after how many attempts a message is near failure: a share of those that its destination has."""
-    try:
-        destinations = read_destinations(config)
-    except ConfigError:  # none is configured here, or not wholly: the monitor needs no transport
-        destinations = {}
-    attempts = {name: one.section.settings.retry.attempts for name, one in destinations.items()}
-    return NearFailure(share=read_thresholds(config).near_failure, attempts=attempts)
-
-
-def build_monitor(store: MonitorStore, config: Config) -> Monitor:
-    """Build a monitor with the configured thresholds."""
-    return Monitor(
-        store,
-        # With another lease than the relays have, dead ones would count as alive.
-        lease=read_relay_section(config).settings.lease,
-        stuck_after=read_thresholds(config).listed_after,
-        near_failure=read_near_failure(config),
-    )
 
 
 def paint_alerts(alerts: Sequence[Alert]) -> list[tuple[str, Severity | None]]:

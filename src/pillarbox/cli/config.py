@@ -7,31 +7,15 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import click
-import msgspec
 
 from pillarbox.cli._logs import LogSettings
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._output import echo, format_table, show, to_line
-from pillarbox.config import (
-    Config,
-    Section,
-    find_receiver_url,
-    list_consumers,
-    read_outbox_section,
-    read_section,
-    read_store_section,
-)
-from pillarbox.operations.alerts import Thresholds
-from pillarbox.operations.health import ProbeSettings
-from pillarbox.redaction import redact_url
-from pillarbox.relay.configuration import (
-    ConfiguredDestination,
-    read_destinations,
-    read_process_section,
-    read_relay_section,
-    read_served_names,
-)
-from pillarbox.settings import DEFAULT_ORIGIN, ConfigOrigin, KeyPath, format_key, list_fields, to_plain
+from pillarbox.config import Config
+from pillarbox.dashboard.settings import DashboardSettings
+from pillarbox.operations import configuration
+from pillarbox.operations.configuration import ConfigEntry
+from pillarbox.settings import KeyPath, format_key
 
 __all__ = ["ConfigEntry", "config", "format_toml", "format_toml_value", "list_entries", "show_config"]
 
@@ -61,74 +45,9 @@ def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]
     show(document, text=format_table(("key", "value", "origin"), rows), output=output)
 
 
-class ConfigEntry(msgspec.Struct, frozen=True):
-    """One value, as the file would hold it and without secrets, and its origin."""
-
-    path: KeyPath
-    value: object
-    origin: ConfigOrigin
-
-    @property
-    def origin_text(self) -> str:
-        return f"{self.origin.kind} {self.origin.where}".rstrip()
-
-
 def list_entries(config: Config) -> list[ConfigEntry]:
     """List every value in force, section by section. `ConfigError` where something is wrong."""
-    served = read_served_names(config)
-    destinations = read_destinations(config)
-    return [
-        *map(_hide_login, _list_section(read_store_section(config), at=("store",))),
-        *_list_section(read_outbox_section(config), at=("outbox",)),
-        *_list_section(read_relay_section(config), at=("relay",)),
-        *_list_section(read_process_section(config), at=("relay",)),
-        ConfigEntry(("relay", "destinations"), list(served.names or destinations), served.origin),
-        *_list_section(read_section(config, LogSettings, at=("log",)), at=("log",)),
-        *_list_section(read_section(config, Thresholds, at=("alerts",)), at=("alerts",)),
-        *_list_section(read_section(config, ProbeSettings, at=("probes",)), at=("probes",)),
-        *(entry for one in destinations.values() for entry in _list_destination(one)),
-        *(_show_receiver(config, name) for name in list_consumers(config)),
-    ]
-
-
-def _list_section(section: Section[Any], *, at: KeyPath) -> list[ConfigEntry]:
-    return [
-        ConfigEntry((*at, *field.path), to_plain(section.value(field.path)), section.origin(field.path))
-        for field in list_fields(type(section.settings))
-    ]
-
-
-def _hide_login(entry: ConfigEntry) -> ConfigEntry:
-    is_url = entry.path == ("store", "url") and isinstance(entry.value, str)
-    return ConfigEntry(entry.path, redact_url(str(entry.value)), entry.origin) if is_url else entry
-
-
-def _list_destination(one: ConfiguredDestination) -> list[ConfigEntry]:
-    at = ("destinations", one.name)
-    url = ConfigEntry(
-        (*at, "url"),
-        one.transport_options.redact_url(),
-        one.transport_options.url.origin if one.transport_options.url else DEFAULT_ORIGIN,
-    )
-    # With a schedule the settings of doubling delays have no effect.
-    unused = {"name", *(("first", "longest") if one.section.settings.retry.schedule else ())}
-    own = [_name_endless(entry) for entry in _list_section(one.section, at=at) if entry.path[-1] not in unused]
-    options = [
-        ConfigEntry((*at, *path), value, one.transport_options.options[path].origin)
-        for path, value in one.transport_options.redact_options()
-    ]
-    return [url, *own, *options]
-
-
-def _show_receiver(config: Config, name: str) -> ConfigEntry:
-    url = find_receiver_url(config, name)
-    return ConfigEntry(("consumers", name, "receiver"), redact_url(str(url.value)), url.origin)
-
-
-def _name_endless(entry: ConfigEntry) -> ConfigEntry:
-    """Write an unlimited number of attempts as the file does."""
-    is_endless = entry.path[-2:] == ("retry", "attempts") and entry.value is None
-    return ConfigEntry(entry.path, "forever", entry.origin) if is_endless else entry
+    return configuration.list_entries(config, more=[(("log",), LogSettings), (("dashboard",), DashboardSettings)])
 
 
 def _format_value(value: object) -> str:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from pillarbox.cli._output import echo, say
 from pillarbox.demo.scenario import Scenario
+from pillarbox.operations.health import parse_address
+from pillarbox.stores.factory import open_store
+
+if TYPE_CHECKING:
+    from pillarbox.demo.runner import Setup
 
 __all__ = ["demo"]
 
@@ -39,20 +47,34 @@ Example:
               help="Keep the files and databases.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, envvar="PILLARBOX_DEMO_JSON", show_envvar=True,
               help="Print the result as one line of JSON.")  # fmt: skip
-def demo(*, orders: int, seed: int | None, store: str | None, to: str | None, keep: bool, as_json: bool) -> None:
+@click.option("--dashboard", metavar="HOST:PORT", is_flag=False, flag_value="127.0.0.1:8471",
+              envvar="PILLARBOX_DEMO_DASHBOARD", show_envvar=True,
+              help="Show it in the browser meanwhile, at 127.0.0.1:8471, and afterwards until Ctrl-C.")  # fmt: skip
+def demo(
+    *,
+    orders: int,
+    seed: int | None,
+    store: str | None,
+    to: str | None,
+    keep: bool,
+    as_json: bool,
+    dashboard: str | None,
+) -> None:
     """Deliver orders while relays are killed, the consumer goes down and one message is poison.
 
     Ends with a result, and with exit code 1 unless nothing is lost, invented or out of order.
     """
     scenario = Scenario(orders=orders, seed=SystemRandom().randrange(1_000_000) if seed is None else seed)
     try:
-        holds = asyncio.run(_run(scenario, store=store, to=to, keep=keep, as_json=as_json))
+        holds = asyncio.run(_run(scenario, store=store, to=to, keep=keep, as_json=as_json, dashboard=dashboard))
     except asyncio.CancelledError:
         raise click.Abort from None
     raise click.exceptions.Exit(0 if holds else 1)
 
 
-async def _run(scenario: Scenario, *, store: str | None, to: str | None, keep: bool, as_json: bool) -> bool:
+async def _run(
+    scenario: Scenario, *, store: str | None, to: str | None, keep: bool, as_json: bool, dashboard: str | None
+) -> bool:
     from pillarbox.demo.report import display, format_report
     from pillarbox.demo.runner import run_demo, set_up
     from pillarbox.demo.target import parse_target
@@ -65,8 +87,40 @@ async def _run(scenario: Scenario, *, store: str | None, to: str | None, keep: b
     async with set_up(store, target=parse_target(to), keep=keep) as setup:
         route = f"from {setup.store.url.scheme} over {setup.target.kind}"
         title = f"Pillarbox demo: {scenario.orders} orders {route}, seed {scenario.seed}"
-        with display(title, say=say) as screen:
+        with _serve_dashboard(dashboard, setup), display(title, say=say) as screen:
             outcome = await run_demo(scenario, setup, screen)
         text = msgspec.json.encode(outcome.result).decode() if as_json else format_report(outcome, setup, kept=keep)
         echo(text)
+        if dashboard is not None:
+            with _serve_dashboard(dashboard, setup):
+                say("The dashboard stays until Ctrl-C.")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
     return outcome.result.holds
+
+
+@contextmanager
+def _serve_dashboard(address: str | None, setup: Setup) -> Iterator[None]:
+    """Show the demo's store in the browser while the block runs."""
+    if address is None:
+        yield
+        return
+    from pillarbox.dashboard import Dashboard, StoreSource, local_user
+    from pillarbox.dashboard.access import check_bind
+    from pillarbox.dashboard.serve import BackgroundServer
+
+    host, port = parse_address(address)
+    check_bind(host, is_protected=False)
+
+    def build() -> Dashboard:
+        store = open_store(setup.store.url, names=setup.store.names)
+        source = StoreSource("shop", store, label=str(setup.store.url))
+        return Dashboard({"shop": source}, authorize=local_user("you"), environment="demo")
+
+    server = BackgroundServer(build, host=host, port=port)
+    server.start()
+    say(f"The dashboard is at {server.address}")
+    try:
+        yield
+    finally:
+        server.stop()

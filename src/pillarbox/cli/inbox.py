@@ -22,20 +22,17 @@ from pillarbox.cli._output import (
     shorten,
     show,
     show_rows,
-    to_payload_field,
 )
-from pillarbox.cloudevents import CloudEvent
 from pillarbox.contracts.store import Action, InboxFailure, InboxSelection, OperatorStore
-from pillarbox.decoding import decode_incoming, to_cloudevent
-from pillarbox.errors import DecodeError, NoSuchMessage
+from pillarbox.decoding import decode_incoming
+from pillarbox.errors import NoSuchMessage
 from pillarbox.operations.bulk import BATCH_SIZE, format_count, note_bulk
+from pillarbox.operations.documents import read_inbox_event, read_inbox_type, to_inbox_document, to_inbox_row
 
 __all__ = ["inbox"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SHOWN: Final = ("consumer", "source", "message_id", "attempts", "error", "failed_at")
-_SHOWN_OF_EVENT: Final = ("type", "topic", "key", "subject", "content_type", "correlation_id", "headers")
 _UNLIMITED: Final = 1_000_000
 """More failed messages than an inbox will ever have."""
 
@@ -71,25 +68,12 @@ def list_failures(target: Target, *, consumer: str | None, error: str | None, li
         say("No message of an inbox has failed.")
     headings = ("consumer", "message id", "source", "type", "attempts", "failed at", "error")
     rows = [
-        (one.consumer, one.message_id, shorten(one.source, 30), _read_type(one), str(one.attempts),
+        (one.consumer, one.message_id, shorten(one.source, 30), shorten(read_inbox_type(one), 30), str(one.attempts),
          format_time(one.failed_at), shorten(one.error or "", 60))
         for one in found
     ]  # fmt: skip
-    documents = [{name: getattr(one, name) for name in _SHOWN} | {"type": _read_type(one)} for one in found]
+    documents = [to_inbox_row(one) for one in found]
     show_rows("failures", documents, text=format_table(headings, rows) if rows else "", output=output)
-
-
-def _read_type(failure: InboxFailure) -> str:
-    event = _read_event(failure)
-    return shorten(event.type, 30) if event is not None else "(malformed)" if failure.content else "(not kept)"
-
-
-def _read_event(failure: InboxFailure) -> CloudEvent | None:
-    """Return the message as its consumer reads it; None if it cannot be read or was not kept."""
-    try:
-        return to_cloudevent(decode_incoming(failure.content))
-    except Exception:  # whatever came from outside, the others are to be seen
-        return None
 
 
 @inbox.command("show", epilog="\b\nExample:\n  pillarbox inbox show 0192f0c0-… --payload\n")
@@ -107,29 +91,9 @@ def show_failure(target: Target, message_id: str, consumer: str | None, payload:
             f"No failed message of an inbox is called {message_id}: it was handled, redriven or discarded, or its "
             "retention is over."
         )
-    documents = [_to_document(one, payload=payload) for one in found]
+    documents = [to_inbox_document(one, payload=payload) for one in found]
     parts = [_format_failure(one, document) for one, document in zip(found, documents, strict=True)]
     show({"failures": documents}, text="\n\n".join(parts), output=output)
-
-
-def _to_document(failure: InboxFailure, *, payload: bool) -> dict[str, object]:
-    """Return all that is known of a failed message. Of one that cannot be read, the payload is the body as it came."""
-    document: dict[str, object] = {name: getattr(failure, name) for name in _SHOWN}
-    try:
-        received = decode_incoming(failure.content)
-    except DecodeError:
-        return document | {"kept": False}
-    event = _read_event(failure)
-    if event is not None:
-        document |= {name: getattr(event, name) for name in _SHOWN_OF_EVENT}
-        document["event_time"] = event.event_time
-    document |= {"kept": True, "size": len(received.body)}
-    if event is None:
-        document["headers"] = {str(name): str(value) for name, value in received.headers.items()}
-    if payload:
-        content_type = event.content_type if event is not None else ""
-        document |= to_payload_field(event.payload if event is not None else received.body, content_type)
-    return document
 
 
 def _format_failure(failure: InboxFailure, document: dict[str, object]) -> str:
@@ -144,7 +108,7 @@ def _format_failure(failure: InboxFailure, document: dict[str, object]) -> str:
     if not document["kept"]:
         fields.append(("content", "(not kept)"))
     elif "payload" in document or "payload_base64" in document:
-        event = _read_event(failure)
+        event = read_inbox_event(failure)
         content = event.payload if event is not None else decode_incoming(failure.content).body
         body = content.decode("utf-8", "backslashreplace")
     return format_fields(fields, body=body)

@@ -8,8 +8,7 @@ import click
 
 from pillarbox.cli._options import Target, target_options
 from pillarbox.cli._output import OutputFormat, format_table, output_option, say, show_rows
-from pillarbox.contracts.store import Registry
-from pillarbox.message import PARTITIONS
+from pillarbox.operations.documents import group_lanes, to_lane_documents
 from pillarbox.relay.configuration import read_relay_section
 
 __all__ = ["lanes"]
@@ -25,27 +24,14 @@ def lanes(target: Target, destination: str | None, output: OutputFormat) -> None
     lease = read_relay_section(target.config).settings.lease
     registry = target.run(lambda store: store.registry(lease=lease))
     names = sorted({*registry.owners, *(name for one in registry.relays for name in one.destinations)})
-    owned = [
-        (name, relay_id, numbers)
-        for name in names
-        if destination in (None, name)
-        for relay_id, numbers in _group_by_owner(registry, name)
-    ]
+    names = [name for name in names if destination in (None, name)]
+    owned = [(name, relay_id, numbers) for name in names for relay_id, numbers in group_lanes(registry, name)]
     if not owned:
         say("Nobody owns a lane.")
     rows = [(name, str(relay_id or "nobody"), _format_ranges(numbers)) for name, relay_id, numbers in owned]
-    documents = [{"destination": name, "relay_id": relay_id, "lanes": numbers} for name, relay_id, numbers in owned]
+    documents = to_lane_documents(registry, names)
     text = format_table(("destination", "relay", "lanes"), rows) if rows else ""
     show_rows("lanes", documents, text=text, output=output)
-
-
-def _group_by_owner(registry: Registry, destination: str) -> list[tuple[object, list[int]]]:
-    """Group a destination's lanes by the relay that owns them; those of nobody come last."""
-    owners = registry.owners.get(destination, {})
-    by_relay: dict[object, list[int]] = {}
-    for number in range(PARTITIONS):
-        by_relay.setdefault(owners.get(number), []).append(number)
-    return sorted(by_relay.items(), key=lambda one: str(one[0] or "~"))
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:

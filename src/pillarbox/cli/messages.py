@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
@@ -28,10 +27,8 @@ from pillarbox.cli._output import (
 )
 from pillarbox.cli._selection import Filters, parse_ids, selection_options
 from pillarbox.cli._times import parse_future_time
-from pillarbox.cli.check import read_near_failure, read_thresholds
 from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Selection
 from pillarbox.errors import NoSuchMessage
-from pillarbox.events import is_json
 from pillarbox.message import Message, State
 from pillarbox.operations.bulk import (
     BATCH_SIZE,
@@ -43,6 +40,8 @@ from pillarbox.operations.bulk import (
     format_counts,
     note_bulk,
 )
+from pillarbox.operations.configuration import read_near_failure, read_thresholds
+from pillarbox.operations.documents import to_journal_document, to_message_document
 from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
 
 __all__ = ["messages"]
@@ -102,7 +101,7 @@ def list_messages(
     if not found:
         say("No message matches." if after == 0 else "No further message matches.")
     text = _format_list(found, now=now) if found else ""
-    show_rows("messages", [_to_document(one) for one in found], text=text, output=output)
+    show_rows("messages", [to_message_document(one) for one in found], text=text, output=output)
     if len(found) == limit:
         say(f"There may be more: --after {found[-1].id}" if order is Order.ID else f"There may be more than {limit}.")
 
@@ -124,33 +123,13 @@ def show_message(target: Target, name: str, payload: bool, output: OutputFormat)
 
     found, entries = target.run(find)
     document = {
-        "messages": [_to_document(one, payload=payload) for one in found],
-        "journal": [{field: getattr(entry, field) for field in entry.__struct_fields__} for entry in entries],
+        "messages": [to_message_document(one, payload=payload) for one in found],
+        "journal": [to_journal_document(entry) for entry in entries],
     }
     parts = [_format_message(one, payload=payload) + _format_tries(one, entries) for one in found]
     if entries:
         parts.append(_format_journal(entries))
     show(document, text="\n\n".join(parts), output=output)
-
-
-def _to_document(message: Message, *, payload: bool = False) -> Mapping[str, object]:
-    """Return every field of a message; the payload, and what cannot be read of its row, only on request."""
-    document = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("payload", "raw")}
-    if not payload:
-        return document
-    raw = {name: base64.b64encode(value).decode() for name, value in (message.raw or {}).items()}
-    return {**document, **_to_payload_field(message), **({"raw_base64": raw} if raw else {})}
-
-
-def _to_payload_field(message: Message) -> Mapping[str, object]:
-    if not message.payload_kept:
-        return {"payload": None}
-    if is_json(message.content_type):
-        try:
-            return {"payload": msgspec.json.decode(message.payload)}
-        except ValueError:
-            pass
-    return {"payload_base64": base64.b64encode(message.payload).decode()}
 
 
 def _format_list(messages: Sequence[Message], *, now: datetime) -> str:
@@ -177,7 +156,7 @@ def _format_state(message: Message, now: datetime) -> str:
 def _format_message(message: Message, *, payload: bool) -> str:
     lines = [
         (name, format_time(value) if isinstance(value, datetime) else str(getattr(value, "value", value)))
-        for name, value in _to_document(message).items()
+        for name, value in to_message_document(message).items()
         if value not in (None, {}, "") and name not in ("headers", "payload_kept")
     ]
     lines += [(f"header {name}", value) for name, value in message.headers.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Final
@@ -12,17 +12,17 @@ from typing import Final
 import click
 
 from pillarbox.cli._errors import Session
-from pillarbox.cli._http import http_option, serve_health
+from pillarbox.cli._http import http_option, serve_app, serve_health
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._process import RelayProcess
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.cli._supervisor import supervise
-from pillarbox.cli.check import read_near_failure, read_thresholds
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore, Selection
 from pillarbox.errors import ConfigError, MissingExtra, StoreBusy
 from pillarbox.message import State
+from pillarbox.operations.configuration import read_near_failure, read_thresholds
 from pillarbox.operations.health import HealthApp, Probes, ProbeSettings, parse_address
 from pillarbox.operations.monitor import Monitor
 from pillarbox.relay.configuration import (
@@ -60,8 +60,10 @@ _STOP_MARGIN: Final = timedelta(seconds=5)
 @click.command("relay", epilog=_EPILOG)
 @configuration_options
 @http_option
+@click.option("--dashboard", is_flag=True, envvar="PILLARBOX_SERVE_DASHBOARD", show_envvar=True,
+              help="Serve the dashboard at the address of --http too.")  # fmt: skip
 @click.option("--once", is_flag=True, envvar="PILLARBOX_ONCE", show_envvar=True, help=_ONCE)
-def relay(config: Config, http: str | None, once: bool) -> None:
+def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None:
     """Deliver every committed message, in order per key, until stopped. Run as many as you like."""
     # Every section is read before anything starts: a mistake in one that is not used here is reported too.
     logs = read_section(config, LogSettings, at=("log",)).settings
@@ -70,7 +72,7 @@ def relay(config: Config, http: str | None, once: bool) -> None:
     build_monitor = _read_monitor(config)
     probe_settings = read_section(config, ProbeSettings, at=("probes",)).settings
     served = list_served_destinations(config)
-    address = None if http is None else parse_address(http)
+    address = _read_address(http, config, dashboard=dashboard)
     url, names = read_store(config)
     session: Session = click.get_current_context().obj
     process, count = session.process, _read_count(config, once=once)
@@ -121,7 +123,7 @@ def relay(config: Config, http: str | None, once: bool) -> None:
     with (
         asyncio.Runner(loop_factory=_find_loop_factory()) as runner,
         stop_on_signals(stop, loop=runner.get_loop()),
-        serve_health(address, build_app)
+        _serve(address, build_app, config if dashboard else None)
         if process is None
         else process.serve(
             build_app,
@@ -132,6 +134,33 @@ def relay(config: Config, http: str | None, once: bool) -> None:
     ):
         waiting = runner.run(run())
     raise click.exceptions.Exit(1 if waiting else 0)
+
+
+def _read_address(http: str | None, config: Config, *, dashboard: bool) -> tuple[str, int] | None:
+    """Read where to serve; `ConfigError` if the dashboard cannot be served as it was asked for."""
+    address = None if http is None else parse_address(http)
+    if not dashboard:
+        return address
+    if address is None:
+        raise ConfigError("--dashboard needs an address: give --http 127.0.0.1:9464 with it.")
+    if read_process_section(config).settings.processes > 1:
+        raise ConfigError("--dashboard runs beside one relay: with --processes, run `pillarbox dashboard` by itself.")
+    from pillarbox.dashboard.serve import build_dashboard
+
+    build_dashboard(config, {}, host=address[0])  # a wrong login is found now, and not when the relay runs
+    return address
+
+
+def _serve(
+    address: tuple[str, int] | None, build_app: Callable[[], HealthApp], config: Config | None
+) -> AbstractContextManager[None]:
+    """Serve probes and metrics while the block runs, and the dashboard if there is a configuration for it."""
+    if address is None or config is None:
+        return serve_health(address, build_app)
+    from pillarbox.dashboard.serve import ProbesAndDashboard, build_dashboard
+
+    host = address[0]
+    return serve_app(address, lambda: ProbesAndDashboard(build_app(), build_dashboard(config, {}, host=host)))
 
 
 class OutageTracker(Telemetry):

@@ -8,7 +8,7 @@ import click
 
 from pillarbox.cli._options import Target, target_options
 from pillarbox.cli._output import OutputFormat, format_age, format_table, output_option, say, show_rows
-from pillarbox.contracts.store import Registry
+from pillarbox.operations.documents import count_lanes, to_relay_documents
 from pillarbox.relay.configuration import read_relay_section
 
 __all__ = ["relays"]
@@ -41,20 +41,12 @@ def relays(target: Target, output: OutputFormat) -> None:
         (
             str(one.relay_id), one.service, one.host, str(one.pid), one.version, ", ".join(one.destinations),
             ", ".join(sorted(set(one.destinations) - set(one.reachable))) or "none",
-            str(_count_lanes(registry, one.relay_id)), format_age(one.started_at, registry.now),
+            str(count_lanes(registry, one.relay_id)), format_age(one.started_at, registry.now),
             *([_format_labels(one.labels)] if has_labels else ()),
         )
         for one in registry.relays
     ]  # fmt: skip
-    documents = [
-        {name: getattr(one, name) for name in one.__struct_fields__} | {"lanes": _count_lanes(registry, one.relay_id)}
-        for one in registry.relays
-    ]
-    show_rows("relays", documents, text=format_table(headings, rows) if rows else "", output=output)
-
-
-def _count_lanes(registry: Registry, relay_id: object) -> int:
-    return sum(owner == relay_id for owners in registry.owners.values() for owner in owners.values())
+    show_rows("relays", to_relay_documents(registry), text=format_table(headings, rows) if rows else "", output=output)
 
 
 def _format_labels(labels: Mapping[str, str]) -> str:

@@ -8,10 +8,9 @@ import shutil
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import click
-import msgspec
 
 from pillarbox.cli._options import Target, target_options
 from pillarbox.cli._output import (
@@ -26,13 +25,15 @@ from pillarbox.cli._output import (
     to_line,
 )
 from pillarbox.cli._times import parse_wait
-from pillarbox.cli.check import build_monitor, paint_alerts, read_thresholds
+from pillarbox.cli.check import paint_alerts
 from pillarbox.config import Config
 from pillarbox.contracts.finding import Severity
-from pillarbox.durations import format_duration
+from pillarbox.durations import format_duration, format_latency
 from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.message import PARTITIONS
 from pillarbox.operations.alerts import Alert, find_alerts
+from pillarbox.operations.configuration import build_monitor, read_thresholds
+from pillarbox.operations.documents import to_status_document
 from pillarbox.operations.monitor import NOT_GIVEN_UP, DestinationStatus, Status
 from pillarbox.relay.configuration import read_destinations
 from pillarbox.stores.factory import open_store
@@ -98,26 +99,11 @@ def _list_served(config: Config) -> list[str]:
 
 def _show(found: Status, target: Target, output: OutputFormat, *, backlogs: _Backlogs) -> None:
     alerts = find_alerts(found, read_thresholds(target.config))
-    document = {**msgspec.to_builtins(found, builtin_types=(timedelta,)), "alerts": alerts}
     if output == "text":
         width = shutil.get_terminal_size().columns
         echo_painted([*_paint_screen(found, alerts, backlogs, width=width), ("", None), *paint_alerts(alerts)])
     else:
-        show(_with_seconds(document), text="", output=output)
-
-
-def _with_seconds(value: Any) -> Any:
-    """Convert a document's durations to seconds: numbers that programs can compute with."""
-    match value:
-        case timedelta():
-            return value.total_seconds()
-        case dict():
-            return {name: _with_seconds(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_with_seconds(inner) for inner in value]
-        case msgspec.Struct():
-            return _with_seconds(msgspec.to_builtins(value))
-    return value
+        show(to_status_document(found, alerts), text="", output=output)
 
 
 class _Backlogs:
@@ -198,18 +184,11 @@ def _format_delivered(one: DestinationStatus) -> tuple[str, ...]:
         shorten(one.name, _NAME_LENGTH),
         f"{one.delivered:,}",
         f"{one.rate:,.0f}/s" if one.rate >= 10 else f"{one.rate:.1f}/s",
-        "" if latency is None else _format_latency(latency.p50),
-        "" if latency is None else _format_latency(latency.p99),
-        "" if end_to_end is None else _format_latency(end_to_end.average),
+        "" if latency is None else format_latency(latency.p50),
+        "" if latency is None else format_latency(latency.p99),
+        "" if end_to_end is None else format_latency(end_to_end.average),
         f"{one.retry_rate:.0%}" if one.attempts else "",
     )
-
-
-def _format_latency(length: timedelta) -> str:
-    seconds = length.total_seconds()
-    if seconds < 1:
-        return f"{round(seconds * 1000)}ms"
-    return f"{seconds:.1f}s" if seconds < 60 else format_duration(timedelta(seconds=round(seconds)))
 
 
 def _format_served(one: DestinationStatus) -> str:

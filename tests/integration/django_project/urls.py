@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
+from django.urls import include, path
 
 from pillarbox.integrations.django import in_atomic, publish
 from tests.integration.django_project.shop.models import Order, Told
@@ -36,4 +36,5 @@ urlpatterns: list[Any] = [
     path("async/<word>", place_async),
     path("bare", place_bare),
     path("admin/", admin.site.urls),
+    path("ops/pillarbox/", include("pillarbox.integrations.django.dashboard")),
 ]

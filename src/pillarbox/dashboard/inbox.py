@@ -1,0 +1,203 @@
+"""Inboxes: what consumers could not handle, with its payload on request, and whether a message was handled."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from pillarbox.contracts.store import InboxFailure, InboxSelection
+from pillarbox.dashboard.actions import FormError, Verb
+from pillarbox.dashboard.changes import to_job_id
+from pillarbox.dashboard.filters import FilterError
+from pillarbox.dashboard.formatting import format_payload, hide_headers
+from pillarbox.dashboard.jobs import Job, run_inbox_change
+from pillarbox.dashboard.view import Page, Redirect, View
+from pillarbox.decoding import decode_incoming
+from pillarbox.errors import DecodeError, NoSuchMessage
+from pillarbox.operations.documents import read_inbox_event, read_inbox_type, to_inbox_document, to_inbox_row
+
+__all__ = [
+    "ask_discard",
+    "ask_redrive",
+    "discard",
+    "redrive",
+    "show_failure",
+    "show_inbox",
+    "show_payload",
+]
+
+_SHOWN: Final = 100
+_LISTED: Final = 10_000
+
+
+async def show_inbox(view: View) -> Page:
+    """List what consumers could not handle; look up whether a message was handled, and by whom."""
+    selection = _read_selection(view.query)
+    store = await view.open()
+    now = await store.now()
+    sample = await view.sample()
+    found = await store.inbox_failures(selection, limit=_SHOWN + 1)
+    asked = view.query.get("handled", "").strip()
+    records = await store.inbox_records([asked]) if asked else []
+    context = {
+        "counts": [] if sample.status is None else sample.status.inboxes,
+        "rows": [(one, read_inbox_type(one), _to_query(one)) for one in found[:_SHOWN]],
+        "more": len(found) > _SHOWN,
+        "selection": selection,
+        "query": _to_selection_query(selection),
+        "asked": asked,
+        "records": records,
+        "retention": view.source.relay_settings.retention,
+        "at": now,
+    }
+    document: dict[str, Any] = {
+        "failures": [to_inbox_row(one) for one in found[:_SHOWN]],
+        "records": records,
+    }
+    return Page("inbox.html", "Inbox", context, document, section="inbox")
+
+
+def _read_selection(values: Any) -> InboxSelection:
+    message_id = values.get("message_id", "").strip()
+    return InboxSelection(
+        consumer=values.get("consumer", "").strip() or None,
+        message_ids=[message_id] if message_id else None,
+        error=values.get("error", "").strip() or None,
+    )
+
+
+def _to_query(one: InboxFailure) -> str:
+    return urlencode({"consumer": one.consumer, "source": one.source, "message_id": one.message_id})
+
+
+def _to_selection_query(selection: InboxSelection) -> str:
+    values = {
+        "consumer": selection.consumer,
+        "message_id": selection.message_ids[0] if selection.message_ids else None,
+        "error": selection.error,
+    }
+    return urlencode({name: value for name, value in values.items() if value})
+
+
+async def _find_failure(view: View) -> InboxFailure:
+    selection = _read_selection(view.query)
+    if not selection.consumer or not selection.message_ids:
+        raise FilterError("A failed message of an inbox is named by its consumer and its message id.")
+    store = await view.open()
+    source = view.query.get("source")
+    found = [one for one in await store.inbox_failures(selection, limit=_SHOWN) if source in (None, "", one.source)]
+    if not found:
+        raise NoSuchMessage(
+            f"No failed message of {selection.consumer} is called {selection.message_ids[0]}: it was handled, redriven "
+            "or discarded, or its retention is over."
+        )
+    return found[0]
+
+
+async def show_failure(view: View) -> Page:
+    """Show a message that a consumer could not handle."""
+    failure = await _find_failure(view)
+    document = to_inbox_document(failure)
+    headers = document.get("headers")
+    context = {
+        "failure": failure,
+        "document": {name: value for name, value in document.items() if name != "headers" and value not in (None, "")},
+        "headers": hide_headers(headers) if isinstance(headers, dict) else {},
+        "query": _to_query(failure),
+        "at": await view.now(),
+    }
+    return Page("inbox_message.html", "Failed message of an inbox", context, {"failures": [document]}, section="inbox")
+
+
+async def show_payload(view: View) -> Page:
+    """Show what arrived."""
+    failure = await _find_failure(view)
+    if view.dashboard.journal_payloads:
+        store = await view.open()
+        await store.note(
+            "payload_viewed", by=view.user.name, detail=f"{failure.source} {failure.message_id}",
+            destination=f"inbox:{failure.consumer}",
+        )  # fmt: skip
+    event = read_inbox_event(failure)
+    try:
+        content = event.payload if event is not None else decode_incoming(failure.content).body
+    except DecodeError:
+        content = b""
+    text = format_payload(content, event.content_type if event is not None else "")
+    context = {"failure": failure, "text": _Shown(text), "size": len(content), "is_kept": bool(failure.content)}
+    document = {"failures": [to_inbox_document(failure, payload=True)]}
+    return Page("inbox_payload.html", "Payload", context, document, section="inbox")
+
+
+class _Shown(str):
+    """A payload: it is escaped like all text, and shown as it is, because somebody asked for it."""
+
+    __slots__ = ()
+
+
+# --- actions ---
+
+
+async def ask_redrive(view: View) -> Page:
+    return await _ask(view, Verb.REDRIVE, view.query)
+
+
+async def ask_discard(view: View) -> Page:
+    return await _ask(view, Verb.DISCARD, view.query)
+
+
+async def redrive(view: View) -> Page | Redirect:
+    return await _start(view, Verb.REDRIVE)
+
+
+async def discard(view: View) -> Page | Redirect:
+    return await _start(view, Verb.DISCARD)
+
+
+async def _ask(view: View, verb: Verb, values: Any, *, refusal: str = "") -> Page:
+    selection = _read_selection(values)
+    _check_named(selection, verb)
+    store = await view.open()
+    found = await store.inbox_failures(selection, limit=_LISTED)
+    unkept = sum(not one.content for one in found) if verb is Verb.REDRIVE else 0
+    context = {
+        "verb": verb,
+        "selection": selection,
+        "total": len(found) - unkept,
+        "unkept": unkept,
+        "examples": [(one, read_inbox_type(one)) for one in found[:3]],
+        "fields": [(name, values.get(name, "")) for name in ("consumer", "message_id", "error") if values.get(name)],
+        "job": values.get("job") or secrets.token_hex(8),
+        "refusal": refusal,
+        "back": view.url("inbox", _to_selection_query(selection)),
+        "at": await store.now(),
+    }
+    document = {"matched": len(found) - unkept, "dry_run": True, "error": refusal or None}
+    return Page("inbox_confirm.html", verb.value.capitalize(), context, document, 400 if refusal else 200, "inbox")
+
+
+def _check_named(selection: InboxSelection, verb: Verb) -> None:
+    if selection == InboxSelection():
+        raise FormError(f"Say which messages to {verb.value}: a consumer, a message id or a part of the error.")
+
+
+async def _start(view: View, verb: Verb) -> Page | Redirect:
+    job_id = to_job_id(view.form)
+    known = view.dashboard.jobs.get(job_id)
+    if known is not None:
+        return Redirect(view.url(f"jobs/{known.id}"), known.to_document())
+    selection = _read_selection(view.form)
+    _check_named(selection, verb)
+    reason = " ".join(view.form.get("reason", "").split())
+    if verb is Verb.DISCARD and not reason:
+        return await _ask(view, verb, view.form, refusal="Say why: the journal keeps the reason.")
+    store = await view.open()
+    found = await store.inbox_failures(selection, limit=_LISTED)
+    job = Job(
+        job_id, store=view.source.name, title=f"pillarbox inbox {verb.value} --consumer {selection.consumer or '*'}",
+        done_word="redriven" if verb is Verb.REDRIVE else "discarded", total=len(found), by=view.user.name,
+        reason=reason, started_at=await store.now(),
+    )  # fmt: skip
+    started = view.dashboard.jobs.start(job, lambda one: run_inbox_change(one, store, selection, verb=verb))
+    return Redirect(view.url(f"jobs/{started.id}"), started.to_document())

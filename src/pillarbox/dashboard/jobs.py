@@ -1,0 +1,220 @@
+"""Jobs: changes of many messages, in batches, with progress, that can be cancelled and never run twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from pillarbox.contracts.store import BulkResult, InboxSelection, OperatorStore, Selection
+from pillarbox.dashboard.actions import ACTIONS, Order, Verb
+from pillarbox.errors import PillarboxError
+from pillarbox.message import State
+from pillarbox.operations.bulk import format_count, note_bulk
+from pillarbox.redaction import redact_line
+
+__all__ = ["Job", "JobState", "Jobs", "change_batch", "run_change", "run_inbox_change", "run_probe"]
+
+log = logging.getLogger("pillarbox.dashboard")
+
+_BATCH: Final = 500
+"""Messages that one transaction changes: long ones would hold up the relays."""
+_MOST_KEPT: Final = 200
+_PROBE_TIMEOUT: Final = timedelta(seconds=60)
+_PROBE_INTERVAL: Final = 0.25
+
+
+class JobState:
+    """Names of the states of a job."""
+
+    RUNNING: Final = "running"
+    DONE: Final = "done"
+    CANCELLED: Final = "cancelled"
+    FAILED: Final = "failed"
+
+
+class Job:
+    """A change that runs or has run. Only this process knows it; what it changed is in the journal."""
+
+    def __init__(self, job_id: str, *, store: str, title: str, done_word: str, total: int, by: str, reason: str,
+                 started_at: datetime) -> None:  # fmt: skip
+        self.id = job_id
+        self.store = store
+        self.title = title
+        self.done_word = done_word
+        self.total = total
+        self.by = by
+        self.reason = reason
+        self.started_at = started_at
+        self.state = JobState.RUNNING
+        self.changed = 0
+        self.without_payload = 0
+        self.note = ""
+        """What the job says about itself: what it waits for, or why it ended."""
+        self.is_cancelled = False
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == JobState.RUNNING
+
+    @property
+    def elsewhere(self) -> int:
+        """Messages that matched before, and were changed by somebody else meanwhile."""
+        return max(self.total - self.changed - self.without_payload, 0) if self.state == JobState.DONE else 0
+
+    @property
+    def share(self) -> int:
+        """How much is done, in percent."""
+        if not self.is_running or not self.total:
+            return 100
+        return min(100 * (self.changed + self.without_payload) // self.total, 99)
+
+    def describe(self) -> str:
+        """Say what was done, what was skipped, and why."""
+        text = f"{format_count(self.changed)} {self.done_word}"
+        if self.without_payload:
+            text += f", {self.without_payload:,} skipped: their payload was not kept"
+        if self.elsewhere:
+            text += f", {self.elsewhere:,} skipped: a relay or somebody else changed them meanwhile"
+        return f"{text}."
+
+    def to_document(self) -> Mapping[str, object]:
+        return {
+            "id": self.id, "store": self.store, "title": self.title, "state": self.state, "by": self.by,
+            "reason": self.reason, "matched": self.total, "changed": self.changed,
+            "without_payload": self.without_payload, "changed_elsewhere": self.elsewhere, "note": self.note,
+            "started_at": self.started_at,
+        }  # fmt: skip
+
+
+Run = Callable[[Job], Awaitable[None]]
+
+
+class Jobs:
+    """The jobs of a dashboard, the latest of them."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def get(self, job_id: str) -> Job | None:
+        return self._jobs.get(job_id)
+
+    def list_latest(self, store: str, *, limit: int = 10) -> list[Job]:
+        return [job for job in reversed(self._jobs.values()) if job.store == store][:limit]
+
+    def start(self, job: Job, run: Run) -> Job:
+        """Run a job in the background. One with the same id is the same form sent twice: it does not run again."""
+        if (known := self._jobs.get(job.id)) is not None:
+            return known
+        self._jobs[job.id] = job
+        for old in [one.id for one in self._jobs.values() if not one.is_running][
+            : max(len(self._jobs) - _MOST_KEPT, 0)
+        ]:
+            del self._jobs[old]
+        job.task = asyncio.create_task(self._run(job, run))
+        return job
+
+    async def _run(self, job: Job, run: Run) -> None:
+        try:
+            await run(job)
+            job.state = JobState.CANCELLED if job.is_cancelled else JobState.DONE
+        except asyncio.CancelledError:
+            job.state, job.note = JobState.CANCELLED, "The dashboard was stopped."
+            raise
+        except PillarboxError as error:
+            job.state, job.note = JobState.FAILED, redact_line(str(error))
+        except Exception:
+            log.exception("a job of the dashboard failed")
+            job.state, job.note = JobState.FAILED, "Something unexpected happened; the log of the dashboard has it."
+
+    async def close(self) -> None:
+        """Stop what runs, between two batches or in one: each batch is a transaction."""
+        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+# --- what jobs do ---
+
+
+async def change_batch(
+    store: OperatorStore, selection: Selection, order: Order, *, by: str, limit: int, now: datetime
+) -> BulkResult:
+    """Change the first messages of a selection."""
+    match order.verb:
+        case Verb.REDRIVE:
+            return await store.redrive(selection, by=by, limit=limit, to=order.to, reason=order.reason or None)
+        case Verb.REPLAY:
+            return await store.replay(selection, by=by, limit=limit, reason=order.reason or None)
+        case Verb.DISCARD:
+            return await store.discard(selection, by=by, reason=order.reason, limit=limit)
+        case Verb.DEFER:
+            until = order.read_until(now)
+            return await store.defer(selection, until=until, by=by, limit=limit, reason=order.reason or None)
+
+
+async def run_change(job: Job, store: OperatorStore, selection: Selection, order: Order) -> None:
+    """Change all messages of a selection, batch after batch in the order of their ids, and note it in the journal."""
+    now = await store.now()
+    named = selection
+    try:
+        while not job.is_cancelled:
+            result = await change_batch(store, selection, order, by=job.by, limit=_BATCH, now=now)
+            job.changed += result.count
+            job.without_payload += result.without_payload
+            # A short batch is not the last one: relays may have claimed some of its messages meanwhile.
+            if result.last_id <= selection.after:
+                break
+            selection = msgspec.structs.replace(selection, after=result.last_id)
+    finally:
+        await note_bulk(store, order.rule.action, named, job.changed, by=job.by, reason=order.reason or None)
+
+
+async def run_probe(job: Job, store: OperatorStore, selection: Selection, order: Order, *, probe_id: int) -> None:
+    """Redrive one message, wait until it is delivered, then redrive the rest; none of them if it fails again."""
+    now = await store.now()
+    one = Selection(ids=[probe_id])
+    result = await change_batch(store, one, order, by=job.by, limit=1, now=now)
+    job.changed += result.count
+    job.note = f"Message {probe_id} was redriven as a probe; the rest follows when it is delivered."
+    deadline = now + _PROBE_TIMEOUT
+    while not job.is_cancelled:
+        found = await store.find(one, limit=1, payloads=False)
+        state = found[0].state if found else None
+        if state is State.DELIVERED:
+            job.note = f"The probe, message {probe_id}, was delivered."
+            await run_change(job, store, selection, order)
+            return
+        if state is State.FAILED:
+            job.note = (
+                f"The probe, message {probe_id}, failed again: {found[0].last_error or ''} The rest was left alone."
+            )
+            return
+        if await store.now() > deadline:
+            seconds = _PROBE_TIMEOUT.total_seconds()
+            job.note = (
+                f"The probe, message {probe_id}, was not delivered within {seconds:g} s. The rest was left alone."
+            )
+            return
+        await asyncio.sleep(_PROBE_INTERVAL)
+
+
+async def run_inbox_change(job: Job, store: OperatorStore, selection: InboxSelection, *, verb: Verb) -> None:
+    """Redrive or discard failed messages of an inbox, batch after batch."""
+    try:
+        while not job.is_cancelled:
+            if verb is Verb.DISCARD:
+                count = await store.discard_inbox(selection, by=job.by, reason=job.reason, limit=_BATCH)
+            else:
+                count = await store.redrive_inbox(selection, by=job.by, limit=_BATCH, reason=job.reason or None)
+            if not count:
+                return
+            job.changed += count
+    finally:
+        await note_bulk(store, ACTIONS[verb].action, selection, job.changed, by=job.by, reason=job.reason or None)

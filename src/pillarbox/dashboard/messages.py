@@ -1,0 +1,288 @@
+"""Messages: the list by state and filters, one message with all that is known of it, its payload, and the search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from pillarbox.contracts.store import Action, JournalEntry, Order, Selection, Store
+from pillarbox.dashboard.actions import ACTIONS, list_allowed
+from pillarbox.dashboard.filters import (
+    FilterError,
+    Filters,
+    list_chips,
+    parse_filters,
+    parse_message_name,
+    parse_search,
+    to_flags,
+    to_query,
+    to_selection,
+)
+from pillarbox.dashboard.formatting import describe_wait, format_payload, hide_headers, list_wire_headers
+from pillarbox.dashboard.sources import Sample
+from pillarbox.dashboard.view import Page, Redirect, View
+from pillarbox.errors import NoSuchMessage
+from pillarbox.message import Message, State, Waits
+from pillarbox.operations.documents import to_journal_document, to_message_document
+from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
+
+__all__ = ["Step", "build_timeline", "search", "show_message", "show_messages", "show_payload"]
+
+PAGE_SIZE: Final = 50
+_NEIGHBOURS: Final = 10
+_JOURNAL_LIMIT: Final = 500
+_TRACE_PARTS: Final = 4
+
+
+async def show_messages(view: View) -> Page:
+    """List messages of one state that match the filters, a page at a time."""
+    filters = parse_filters(view.query)
+    newest = view.query.get("order", "newest") == "newest"
+    after = _parse_after(view.query.get("after", ""))
+    store = await view.open()
+    now = await store.now()
+    # Without a filter, all states together would be a walk through history.
+    shown = filters.with_state(State.PENDING.value) if filters.state is None and filters.is_empty else filters
+    selection = msgspec.structs.replace(to_selection(shown, now=now), after=0 if newest else after)
+    order = Order.NEWEST if newest else Order.ID
+    found = await store.find(selection, limit=PAGE_SIZE + 1, payloads=False, order=order)
+    rows, more = found[:PAGE_SIZE], len(found) > PAGE_SIZE
+    sample = await view.sample()
+    context = {
+        "filters": shown,
+        "rows": rows,
+        "more": more,
+        "newest": newest,
+        "after": after,
+        "next_query": to_query(shown, order="id", after=rows[-1].id) if more and not newest else "",
+        "chips": [(name, value, to_query(rest)) for name, value, rest in list_chips(shown)],
+        "tabs": _list_tabs(shown, sample),
+        "query": to_query(shown),
+        "oldest_query": to_query(shown, order="id"),
+        "newest_query": to_query(shown),
+        "command": f"pillarbox messages list {to_flags(shown)}".strip(),
+        "actions": [rule for rule in ACTIONS.values() if _applies(rule.states, shown)],
+        "at": now,
+        "is_new": sample.status is not None and not sample.status.destinations and filters.is_empty,
+    }
+    document = {
+        "messages": [to_message_document(one) for one in rows],
+        "next": rows[-1].id if more and not newest else None,
+    }
+    return Page("messages.html", "Messages", context, document, section="messages")
+
+
+def _applies(states: Sequence[State], filters: Filters) -> bool:
+    return filters.state is None or State(filters.state) in states
+
+
+def _parse_after(text: str) -> int:
+    if not text:
+        return 0
+    selection = parse_message_name(text)
+    if selection is None or selection.ids is None:
+        raise FilterError(f"{text[:40]!r} is no id to go on after.")
+    return selection.ids[0]
+
+
+def _list_tabs(filters: Filters, sample: Sample) -> list[tuple[str, str, str]]:
+    """List the states, each with its bounded count and its query. With other filters nothing is counted."""
+    counts: dict[str, str] = {}
+    if sample.status is not None and filters.is_of_destination:
+        chosen = [one for one in sample.status.destinations if filters.destination in (None, one.name)]
+        for state in State:
+            names = ("due", "later") if state is State.PENDING else (state.value,)
+            if state is State.DELIVERED:  # counted in the window alone: all of them would be a scan
+                continue
+            more = any(name in one.more for one in chosen for name in names)
+            counts[state.value] = f"{sum(getattr(one, name) for one in chosen for name in names):,}{'+' * more}"
+    tabs = [(one.value, counts.get(one.value, ""), to_query(filters.with_state(one.value))) for one in State]
+    return tabs if filters.is_empty else [("all", "", to_query(filters.with_state(None))), *tabs]
+
+
+# --- one message ---
+
+
+async def show_message(view: View) -> Page:
+    """Show a message: what happened to it, what it waits for, and what can be done."""
+    store = await view.open()
+    found = await find_named(store, view.path("name"))
+    message = found[0]
+    now = await store.now()
+    journal = await store.journal(message_id=message.message_id, limit=_JOURNAL_LIMIT)
+    own = [entry for entry in journal if entry.destination == message.destination]
+    siblings = await store.find(Selection(message_ids=[message.message_id]), limit=50, payloads=False)
+    ahead, behind, behind_more = await _find_neighbours(store, message)
+    tries, is_waiting = count_tries(own, message.destination)
+    context = {
+        "message": message,
+        "others": found[1:],
+        "journal": journal,
+        "timeline": build_timeline(message, own, now),
+        "actions": list_allowed(message, role=view.user.role, read_only=view.dashboard.read_only),
+        "siblings": [one for one in siblings if one.id != message.id],
+        "ahead": ahead,
+        "behind": behind,
+        "behind_more": behind_more,
+        "headers": hide_headers(message.headers),
+        "wire": list_wire_headers(message),
+        "why": f"Tried {tries} times, {NOT_GIVEN_UP}." if tries and is_waiting and not message.state.is_closed else "",
+        "trace": _find_trace(view, message),
+        "at": now,
+        "show_command": f"pillarbox messages show {message.id}",
+    }
+    document = {
+        "messages": [to_message_document(one) for one in found],
+        "journal": [to_journal_document(entry) for entry in journal],
+    }
+    return Page("message.html", f"Message {message.id}", context, document, section="messages")
+
+
+async def find_named(store: Store, name: str, *, payloads: bool = False) -> Sequence[Message]:
+    """Find a message by its id or its message id; `NoSuchMessage` if there is none."""
+    selection = parse_message_name(name)
+    found = [] if selection is None else await store.find(selection, limit=50, payloads=payloads)
+    if not found:
+        raise NoSuchMessage(f"There is no message {name}: it was never committed, or its retention is over.")
+    return found
+
+
+async def _find_neighbours(store: Store, message: Message) -> tuple[Sequence[Message], Sequence[Message], bool]:
+    """Find the open messages of the same key before this one, and those behind it."""
+    if message.key is None or (message.state.is_closed and message.waits is None):
+        return [], [], False
+    selection = Selection(
+        states=[State.PENDING, State.SENDING, State.FAILED], destination=message.destination, key=message.key
+    )
+    found = await store.find(selection, limit=_NEIGHBOURS, payloads=False)
+    ahead = [one for one in found if one.id < message.id and _is_open(one)]
+    later = msgspec.structs.replace(selection, after=message.id)
+    behind = [one for one in await store.find(later, limit=_NEIGHBOURS + 1, payloads=False) if _is_open(one)]
+    return ahead, behind[:_NEIGHBOURS], len(behind) > _NEIGHBOURS
+
+
+def _is_open(message: Message) -> bool:
+    return not message.state.is_closed or message.waits is Waits.HELD
+
+
+def _find_trace(view: View, message: Message) -> str | None:
+    """Return the address of the trace that the message belongs to, if the dashboard knows where traces are."""
+    parts = message.headers.get("traceparent", "").split("-")
+    if view.dashboard.trace_url is None or len(parts) != _TRACE_PARTS:
+        return None
+    return view.dashboard.trace_url.replace("{trace_id}", quote(parts[1], safe=""))
+
+
+async def show_payload(view: View) -> Page | Response:
+    """Show the payload of a message. The journal says who looked, if the dashboard is told to."""
+    store = await view.open()
+    message = (await find_named(store, view.path("name"), payloads=True))[0]
+    if view.dashboard.journal_payloads:
+        await store.note(
+            "payload_viewed", by=view.user.name, detail=f"message {message.id}", destination=message.destination
+        )
+    if "download" in view.query:
+        headers = {
+            "content-disposition": f'attachment; filename="message-{message.id}.bin"',
+            "content-type": "application/octet-stream",
+        }
+        return Response(message.payload, headers=headers)
+    text = format_payload(message.payload, message.content_type) if message.payload_kept else ""
+    if message.payload_kept and view.dashboard.format_payload is not None:
+        text = view.dashboard.format_payload(message)
+    raw = {name: value.decode("utf-8", "backslashreplace") for name, value in (message.raw or {}).items()}
+    context = {"message": message, "text": _Shown(text), "size": len(message.payload), "raw": raw}
+    document = {"messages": [to_message_document(message, payload=True)]}
+    return Page("payload.html", f"Payload of message {message.id}", context, document, section="messages")
+
+
+class _Shown(str):
+    """A payload: it is escaped like all text, and shown as it is, because somebody asked for it."""
+
+    __slots__ = ()
+
+
+# --- the timeline ---
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in the life of a message."""
+
+    name: str
+    kind: str
+    """`done`, `bad`, `person`, `now`, `next`, or `choice`: what a person may do."""
+    at: datetime | None = None
+    detail: str = ""
+    times: int = 1
+
+
+_STEP_KINDS: Final = {
+    Action.ATTEMPT_FAILED: ("attempt failed", "bad"),
+    Action.TRIED: ("tried, no attempt spent", "bad"),
+    Action.FAILED: ("failed", "bad"),
+    Action.HELD: ("held", "bad"),
+    Action.SKIPPED: ("skipped", "done"),
+    Action.DEFERRED: ("deferred", "person"),
+    Action.REDRIVEN: ("redriven", "person"),
+    Action.REPLAYED: ("replayed", "person"),
+    Action.DISCARDED: ("discarded", "person"),
+    Action.RESTORED: ("restored", "person"),
+}
+_NEXT: Final = {
+    State.PENDING: ("sending", "delivered"),
+    State.SENDING: ("delivered",),
+    State.FAILED: ("redrive", "discard"),
+}
+
+
+def build_timeline(message: Message, journal: Sequence[JournalEntry], now: datetime) -> list[Step]:
+    """Build the life of a message: what happened, where it is now, and what can follow. The same tries are one step."""
+    steps = [Step(name="written", kind="done", at=message.created_at)]
+    is_deferred = message.available_at is not None and message.created_at is not None and not journal
+    if is_deferred and message.available_at > message.created_at:  # type: ignore[operator]
+        is_due = message.available_at <= now  # type: ignore[operator]
+        steps.append(Step(name="due", kind="done" if is_due else "next", at=message.available_at))
+    for entry in journal:
+        name, kind = _STEP_KINDS.get(entry.action, (entry.action.replace("_", " "), "done"))  # type: ignore[call-overload]
+        detail = entry.error or "" if kind == "bad" else f"by {entry.by}" + (f": {entry.error}" if entry.error else "")
+        last = steps[-1]
+        if kind == "bad" and last.name == name and entry.action in (Action.TRIED, Action.ATTEMPT_FAILED):
+            steps[-1] = msgspec.structs.replace(last, at=entry.at, detail=detail, times=last.times + 1)
+        else:
+            steps.append(Step(name=name, kind=kind, at=entry.at, detail=detail))
+    state = "held" if message.waits is Waits.HELD else message.state.value
+    if steps[-1].name == state:
+        steps[-1] = msgspec.structs.replace(steps[-1], kind="now")
+    else:
+        at = message.status_at if message.state.is_closed or message.state is State.SENDING else None
+        steps.append(Step(name=state, kind="now", at=at, detail=describe_wait(message, now)))
+    kind = "choice" if message.state is State.FAILED else "next"
+    return [*steps, *(Step(name=name, kind=kind) for name in _NEXT.get(message.state, ()))]
+
+
+# --- search ---
+
+
+async def search(view: View) -> Redirect:
+    """Go to what a person typed: a message, a chain, or the list with these filters."""
+    text = view.query.get("q", "").strip()
+    found = parse_search(text)
+    if not found.words:
+        return Redirect(view.url("messages", to_query(found.filters)))
+    store = await view.open()
+    selection = parse_message_name(found.words)
+    if selection is not None and found.filters == Filters():
+        matching = await store.find(selection, limit=2, payloads=False)
+        if matching:
+            return Redirect(view.url(f"messages/{matching[0].id}"))
+    if found.filters == Filters():
+        chain = await store.find(Selection(correlation_id=found.words), limit=1, payloads=False)
+        if chain:
+            return Redirect(view.url("chains", f"id={quote(found.words, safe='')}"))
+    by_key = msgspec.structs.replace(found.filters, key=found.words)
+    return Redirect(view.url("messages", to_query(by_key)))

@@ -1,0 +1,105 @@
+"""A request to a page: who asks, of which store, and what the page answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pillarbox.contracts.store import Store
+from pillarbox.dashboard.access import Role, User
+from pillarbox.dashboard.actions import FormError
+from pillarbox.dashboard.sources import Sample, StoreSource
+
+if TYPE_CHECKING:
+    from pillarbox.dashboard.app import Dashboard
+
+__all__ = ["Answer", "Page", "Redirect", "View"]
+
+_MAX_FORM: Final = 256 * 1024
+
+
+class Page(NamedTuple):
+    """A page: a template with its context for people, a document for programs."""
+
+    template: str
+    title: str
+    context: Mapping[str, Any]
+    document: Mapping[str, Any]
+    status: int = 200
+    section: str = ""
+    """The entry of the navigation that it belongs to."""
+
+
+class Redirect(NamedTuple):
+    """Go to another page, after a form was sent or a search found one thing."""
+
+    path: str
+    document: Mapping[str, Any] = {}
+
+
+Answer = Page | Redirect | Response
+
+
+class View:
+    """One request, after it was allowed."""
+
+    def __init__(self, dashboard: Dashboard, request: Request, source: StoreSource, user: User) -> None:
+        self.dashboard = dashboard
+        self.request = request
+        self.source = source
+        self.user = user
+        self.query: Mapping[str, str] = dict(request.query_params)
+        self.form: Mapping[str, str] = {}
+
+    @property
+    def root(self) -> str:
+        """Path that the dashboard is mounted at, without a slash at its end."""
+        return str(self.request.scope.get("root_path", "")).rstrip("/")
+
+    @property
+    def here(self) -> str:
+        """Address of this page."""
+        path, query = str(self.request.scope["path"]), self.request.url.query
+        path = quote(path if path.startswith(self.root) else self.root + path)
+        return f"{path}?{query}" if query else path
+
+    def path(self, name: str) -> str:
+        """Return the value of a part of the path."""
+        return str(self.request.path_params[name])
+
+    def url(self, path: str = "", query: str = "", *, store: str | None = None) -> str:
+        """Return the address of a page of this store, below wherever the dashboard is mounted."""
+        address = f"{self.root}/{quote(store or self.source.name)}/{path}"
+        return f"{address}?{query}" if query else address
+
+    async def open(self) -> Store:
+        """Return the store, connected."""
+        return await self.source.open()
+
+    async def sample(self, *, fresh: bool = False) -> Sample:
+        return await self.dashboard.sampler.get(self.source.name, fresh=fresh)
+
+    async def now(self) -> datetime:
+        """Return the store's time."""
+        store = await self.open()
+        return await store.now()
+
+    def may(self, role: Role) -> bool:
+        return self.user.role >= role
+
+    async def read_form(self) -> None:
+        """Read the fields of a form that was sent, or of a JSON document with texts."""
+        body = b""
+        async for chunk in self.request.stream():
+            body += chunk
+            if len(body) > _MAX_FORM:
+                raise FormError(f"The form is larger than {_MAX_FORM} bytes.")
+        try:
+            self.form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=2_000))
+        except (UnicodeDecodeError, ValueError):
+            raise FormError("The form cannot be read: send application/x-www-form-urlencoded.") from None

@@ -1,0 +1,187 @@
+"""Documents for programs: what `-o json` prints and what the pages of the dashboard answer are the same.
+
+No document holds a payload unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from pillarbox.cloudevents import CloudEvent
+from pillarbox.contracts.store import InboxFailure, JournalEntry, Registry
+from pillarbox.decoding import decode_incoming, to_cloudevent
+from pillarbox.errors import DecodeError
+from pillarbox.events import is_json
+from pillarbox.message import PARTITIONS, Message
+from pillarbox.operations.alerts import Alert
+from pillarbox.operations.monitor import Status
+
+__all__ = [
+    "count_lanes",
+    "encode_json",
+    "group_lanes",
+    "read_inbox_event",
+    "read_inbox_type",
+    "to_inbox_document",
+    "to_inbox_row",
+    "to_journal_document",
+    "to_lane_documents",
+    "to_message_document",
+    "to_payload_field",
+    "to_relay_documents",
+    "to_status_document",
+]
+
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\n]")
+_INBOX_FIELDS: Final = ("consumer", "source", "message_id", "attempts", "error", "failed_at")
+_EVENT_FIELDS: Final = ("type", "topic", "key", "subject", "content_type", "correlation_id", "headers")
+
+
+def encode_json(value: object, *, indent: bool = False) -> str:
+    """Encode a value as JSON. In its texts everything that is not printable is escaped as JSON does it."""
+    try:
+        document = msgspec.json.encode(value)
+        text = (msgspec.json.format(document) if indent else document).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, which a row in SQLite can hold
+        text = json.dumps(msgspec.to_builtins(value), indent=2 if indent else None)
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0].isprintable() else _escape_json(found[0]), text)
+
+
+def _escape_json(letter: str) -> str:
+    # `json.dumps` leaves DEL as it is.
+    return "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
+
+
+def to_payload_field(payload: bytes, content_type: str) -> Mapping[str, object]:
+    """Return a payload for a JSON document: as it is if it is JSON itself, and else in base64."""
+    if is_json(content_type):
+        try:
+            return {"payload": msgspec.json.decode(payload)}
+        except ValueError:
+            pass
+    return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+# --- messages ---
+
+
+def to_message_document(message: Message, *, payload: bool = False) -> dict[str, object]:
+    """Return every field of a message; the payload, and what cannot be read of its row, only on request."""
+    document = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("payload", "raw")}
+    if not payload:
+        return document
+    raw = {name: base64.b64encode(value).decode() for name, value in (message.raw or {}).items()}
+    field = to_payload_field(message.payload, message.content_type) if message.payload_kept else {"payload": None}
+    return {**document, **field, **({"raw_base64": raw} if raw else {})}
+
+
+def to_journal_document(entry: JournalEntry) -> dict[str, object]:
+    """Return every field of a line of the journal."""
+    return {field: getattr(entry, field) for field in entry.__struct_fields__}
+
+
+# --- status ---
+
+
+def to_status_document(status: Status, alerts: Sequence[Alert]) -> dict[str, Any]:
+    """Return the status with its alerts. Durations are seconds: numbers that programs can compute with."""
+    document = {**msgspec.to_builtins(status, builtin_types=(timedelta,)), "alerts": alerts}
+    converted: dict[str, Any] = _convert_durations(document)
+    return converted
+
+
+def _convert_durations(value: Any) -> Any:
+    match value:
+        case timedelta():
+            return value.total_seconds()
+        case dict():
+            return {name: _convert_durations(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_convert_durations(inner) for inner in value]
+        case msgspec.Struct():
+            return _convert_durations(msgspec.to_builtins(value))
+    return value
+
+
+# --- relays and lanes ---
+
+
+def count_lanes(registry: Registry, relay_id: UUID) -> int:
+    """Count the lanes that a relay owns, of all destinations."""
+    return sum(owner == relay_id for owners in registry.owners.values() for owner in owners.values())
+
+
+def to_relay_documents(registry: Registry) -> list[dict[str, object]]:
+    """Return every field of the live relays, and the number of their lanes."""
+    return [
+        {name: getattr(one, name) for name in one.__struct_fields__} | {"lanes": count_lanes(registry, one.relay_id)}
+        for one in registry.relays
+    ]
+
+
+def group_lanes(registry: Registry, destination: str) -> list[tuple[UUID | None, list[int]]]:
+    """Group a destination's lanes by the relay that owns them; those of nobody come last."""
+    owners = registry.owners.get(destination, {})
+    by_relay: dict[UUID | None, list[int]] = {}
+    for number in range(PARTITIONS):
+        by_relay.setdefault(owners.get(number), []).append(number)
+    return sorted(by_relay.items(), key=lambda one: str(one[0] or "~"))
+
+
+def to_lane_documents(registry: Registry, destinations: Sequence[str]) -> list[dict[str, object]]:
+    """Return who owns which lanes of these destinations."""
+    return [
+        {"destination": name, "relay_id": relay_id, "lanes": numbers}
+        for name in destinations
+        for relay_id, numbers in group_lanes(registry, name)
+    ]
+
+
+# --- inboxes ---
+
+
+def read_inbox_event(failure: InboxFailure) -> CloudEvent | None:
+    """Return the message as its consumer reads it; None if it cannot be read or was not kept."""
+    try:
+        return to_cloudevent(decode_incoming(failure.content))
+    except Exception:  # whatever came from outside, the others are to be seen
+        return None
+
+
+def read_inbox_type(failure: InboxFailure) -> str:
+    """Return the type of a failed message of an inbox, or why there is none."""
+    event = read_inbox_event(failure)
+    return event.type if event is not None else "(malformed)" if failure.content else "(not kept)"
+
+
+def to_inbox_row(failure: InboxFailure) -> dict[str, object]:
+    """Return a failed message of an inbox for a list: without headers and payload."""
+    return {name: getattr(failure, name) for name in _INBOX_FIELDS} | {"type": read_inbox_type(failure)}
+
+
+def to_inbox_document(failure: InboxFailure, *, payload: bool = False) -> dict[str, object]:
+    """Return all that is known of a failed message. Of one that cannot be read, the payload is the body as it came."""
+    document: dict[str, object] = {name: getattr(failure, name) for name in _INBOX_FIELDS}
+    try:
+        received = decode_incoming(failure.content)
+    except DecodeError:
+        return document | {"kept": False}
+    event = read_inbox_event(failure)
+    if event is not None:
+        document |= {name: getattr(event, name) for name in _EVENT_FIELDS}
+        document["event_time"] = event.event_time
+    document |= {"kept": True, "size": len(received.body)}
+    if event is None:
+        document["headers"] = {str(name): str(value) for name, value in received.headers.items()}
+    if payload:
+        content_type = event.content_type if event is not None else ""
+        document |= to_payload_field(event.payload if event is not None else received.body, content_type)
+    return document

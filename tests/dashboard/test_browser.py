@@ -1,0 +1,255 @@
+"""The dashboard in a real browser: the bad day of docs/operating.md played by clicks, five questions, the pictures.
+
+`PILLARBOX_PICTURES=docs/images/dashboard` writes the pictures of the documentation anew (`make pictures`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.dashboard.browser import AXE, TIMEOUT, Shop, open_browser, open_page, serve_story
+from tests.support.dashboard.story import CORRELATION
+
+pytestmark = pytest.mark.timeout(600)
+expect.set_options(timeout=TIMEOUT)
+PAGES = {
+    "overview": "", "messages": "messages?state=failed", "message": "messages/{failed}", "failures": "failures",
+    "destination": "destinations/billing", "chain": f"chains?id={CORRELATION}", "inbox": "inbox", "relays": "relays",
+    "activity": "activity", "system": "system", "confirm": "redrive?state=failed&destination=billing",
+}  # fmt: skip
+PICTURES = ("overview", "failures", "message", "destination", "chain")
+LIMIT = 150 * 1024
+"""Bytes of a picture."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def story() -> Iterator[str]:
+    with serve_story() as address:
+        yield address
+
+
+def settle(page: Page) -> None:
+    """Wait until the page is live and its charts are drawn."""
+    page.wait_for_selector("#live[data-state=streaming]")
+    if page.query_selector("[data-charts]"):
+        page.wait_for_selector("[data-charts][data-drawn]")
+
+
+def find_failed(page: Page, address: str) -> str:
+    page.goto(f"{address}messages?state=failed&destination=billing")
+    return page.locator("tr[data-row] td.num a").first.inner_text()
+
+
+# --- the bad day ---
+
+
+def test_the_bad_day_is_played_by_clicks(browser: Browser) -> None:
+    with Shop() as shop, open_page(browser) as page:
+        shop.order(1)
+        page.goto(shop.address)
+        expect(page.get_by_text("All is well.")).to_be_visible()
+        row = page.locator("#destinations tr", has_text="billing")
+
+        # The service behind billing goes down. The page says so by itself.
+        shop.call(shop.billing.go_down)
+        shop.order(2)
+        expect(row.locator(".chip")).to_have_text("outage")
+        row.get_by_role("link", name="billing").first.click()
+        expect(page.locator(".card", has_text="breaker")).to_contain_text("open")
+
+        # It comes back, and rejects one order for good.
+        shop.call(lambda: shop.billing.reject_next(error="answered 422: no account for this customer"))
+        shop.call(shop.billing.come_back)
+        shop.order(3)
+        expect(page.locator("#failed-badge")).to_have_text("1")
+        page.get_by_role("link", name="Failures").click()
+        page.get_by_role("link", name=re.compile("answered 422")).click()
+        page.locator("section", has_text="Messages").locator("tr[data-row] a").first.click()
+        expect(page.locator(".headline .chip")).to_have_text("failed")
+        page.get_by_role("link", name="Show the payload").click()
+        expect(page.locator("#payload-text")).to_contain_text('"total": "12.50"')
+        message = page.url
+
+        pause_redrive_and_resume(page, message)
+        page.get_by_role("link", name="Activity").click()
+        journal = page.locator("main")
+        for text in ("paused", "resumed", "they open the account"):
+            expect(journal).to_contain_text(text)
+        page.get_by_role("link", name="Overview").click()
+        expect(page.get_by_text("All is well.")).to_be_visible()
+
+
+def pause_redrive_and_resume(page: Page, message: str) -> None:
+    page.locator(".headline").get_by_role("link", name="billing").click()
+    page.get_by_role("link", name="Pause…").click()
+    page.get_by_label("Reason").fill("they open the account")
+    page.get_by_role("button", name="Pause billing").click()
+    expect(page.locator(".pause-line")).to_contain_text("Paused by ann")
+    page.get_by_role("link", name="Redrive failed…").click()
+    expect(page.get_by_role("heading", name="Redrive 1 message")).to_be_visible()
+    page.get_by_label("Reason").fill("the account is there")
+    page.get_by_role("button", name="Redrive 1 message").click()
+    expect(page.locator(".result")).to_have_text("1 message redriven.")
+    page.goto(message)
+    expect(page.locator(".headline .chip")).to_have_text("pending")
+    page.locator(".headline").get_by_role("link", name="billing").click()
+    page.get_by_role("button", name="Resume").click()
+    page.goto(message)
+    expect(page.locator(".headline .chip")).to_have_text("delivered")
+
+
+def test_live_updates_wait_while_rows_are_chosen(browser: Browser) -> None:
+    with Shop() as shop, open_page(browser) as page:
+        shop.call(shop.billing.go_down)
+        shop.order(1, destinations=("billing",))
+        page.goto(f"{shop.address}messages?state=pending")
+        settle(page)
+        tick = page.locator("[data-tick]").first
+        tick.check()
+        shop.order(2, destinations=("billing",))
+        expect(page.locator("#live")).to_have_attribute("data-state", "paused")
+        expect(tick).to_be_checked()
+        expect(page.locator("#tabs")).to_contain_text("pending 1")
+        tick.uncheck()  # what was held back is shown
+        expect(page.locator("#tabs")).to_contain_text("pending 2")
+
+
+def test_the_keyboard_goes_everywhere(browser: Browser, story: str) -> None:
+    with open_page(browser) as page:
+        page.goto(story)
+        settle(page)
+        page.keyboard.press("g")
+        page.keyboard.press("m")
+        page.wait_for_url("**/messages")
+        settle(page)
+        page.keyboard.press("j")
+        page.keyboard.press("x")
+        expect(page.locator("#chosen")).to_have_text("1 chosen")
+        page.keyboard.press("x")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/messages/*")
+        settle(page)
+        page.keyboard.press("/")
+        page.keyboard.type("customer-42")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/messages?key=customer-42")
+        settle(page)
+        page.keyboard.press("?")
+        expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
+
+
+# --- a first-time operator ---
+
+
+class Clicks:
+    """Follows links, and counts."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.count = 0
+        page.goto(address)
+
+    def link(self, name: str | re.Pattern[str], *, inside: str = "body") -> None:
+        self.count += 1
+        self.page.locator(inside).get_by_role("link", name=name).first.click()
+
+    def search(self, text: str) -> None:
+        self.count += 1
+        self.page.get_by_label("Search messages").fill(text)
+        self.page.keyboard.press("Enter")
+
+    def sees(self, *texts: str) -> None:
+        for text in texts:
+            expect(self.page.locator("main")).to_contain_text(text)
+        assert self.count <= 3
+
+
+def test_five_questions_are_answered_within_three_clicks(browser: Browser, story: str) -> None:
+    with open_page(browser) as page:
+        failing = Clicks(page, story)
+        failing.link("Failures")
+        failing.sees("billing", "answered 422", "no account")
+
+        blocked = Clicks(page, story)
+        blocked.link("mail", inside="#destinations")
+        blocked.sees("customer-42", "held", "mailbox unavailable")
+
+        paused = Clicks(page, story)
+        paused.link("billing", inside="#destinations")
+        paused.sees("Paused by ann", "2026-01-31 19:0", "they open the missing accounts")
+
+        where = Clicks(page, story)
+        where.search("customer-42")
+        where.link(re.compile(r"^\d+$"), inside="tbody")
+        where.sees("customer-42", "What happened")
+
+        who = Clicks(page, story)
+        who.link("Activity")
+        who.sees("ann", "redriven", "messages", "their limit is higher now")
+
+
+# --- how it looks, and for whom ---
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_and_is_accessible(
+    scheme: str, width: int, browser: Browser, story: str, tmp_path: Path
+) -> None:
+    folder = Path(os.environ.get("PILLARBOX_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    axe = AXE.read_text()
+    serious: list[Any] = []
+    with open_page(browser, width=width, scheme=scheme) as page:
+        failed = find_failed(page, story)
+        for name, path in PAGES.items():
+            page.goto(story + path.format(failed=failed))
+            settle(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            page.evaluate(axe)
+            found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            serious += [
+                (name, one["id"], [node["html"][:200] for node in one["nodes"]][:3])
+                for one in found["violations"]
+                if one["impact"] in ("serious", "critical")
+            ]
+            if name in (PICTURES if width > 400 else PICTURES[:1]):
+                picture = folder / f"{name}-{scheme}-{width}.png"
+                page.screenshot(path=picture, animations="disabled")
+                assert 1_000 < picture.stat().st_size <= LIMIT, (name, picture.stat().st_size)
+    assert not serious, serious
+
+
+def test_a_chosen_theme_stays(browser: Browser, story: str) -> None:
+    with open_page(browser, scheme="light") as page:
+        page.goto(story)
+        page.get_by_label("Light or dark").click()
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        page.goto(f"{story}messages")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_pages_work_without_scripts(browser: Browser, story: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        page = context.new_page()
+        page.set_default_timeout(TIMEOUT)
+        page.goto(f"{story}failures")
+        page.get_by_role("link", name=re.compile("answered 422")).click()
+        page.get_by_role("link", name="Redrive the group…").click()
+        expect(page.get_by_role("button", name=re.compile("Redrive .* messages"))).to_be_visible()
+    finally:
+        context.close()

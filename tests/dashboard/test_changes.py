@@ -1,0 +1,255 @@
+"""Actions: counted first, asked, run once as a job, and journalled with the user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from pillarbox.contracts.store import Selection
+from pillarbox.dashboard import Role
+from pillarbox.dashboard import jobs as jobs_module
+from pillarbox.message import State
+from pillarbox.testing.samples import sample
+from tests.support.dashboard.client import Client
+from tests.support.dashboard.seed import Filled, Relaying, fill
+from tests.support.dashboard.stores import OpenStore
+
+Build = Callable[..., Client]
+
+
+async def find(opened: OpenStore, message_id: int) -> Any:
+    (found,) = await opened.store.find(Selection(ids=[message_id]), limit=1)
+    return found
+
+
+async def test_a_redrive_is_counted_by_state_with_examples_before_it_runs(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    asked = await client.json("/orders/redrive?destination=billing")
+    assert (asked["matched"], asked["matched_by_state"], len(asked["examples"])) == (3, {"failed": 3}, 3)
+    assert (await find(opened, filled.messages["failed"].id)).state is State.FAILED
+
+
+async def test_a_redrive_changes_all_that_match_and_says_who_and_why(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    job = await client.act("/orders/redrive", {"destination": "billing", "reason": "accounts are there"})
+    assert (job["state"], job["matched"], job["changed"]) == ("done", 3, 3)
+    assert (await find(opened, filled.messages["failed"].id)).state is State.PENDING
+    lines = await opened.store.journal(actions=["redriven"], messages=False)
+    (line,) = [one for one in lines if one.message_id is None]
+    assert (line.by, line.reason, line.detail, line.destination) == (
+        "ann",
+        "accounts are there",
+        "3 messages",
+        "billing",
+    )
+    assert msgspec.json.decode(line.selection or "")["destination"] == "billing"
+
+
+async def test_the_same_form_sent_twice_is_one_job(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+    form = {"ids": str(filled.messages["failed"].id), "job": "abcdef0123456789"}
+
+    first = await client.act("/orders/redrive", form)
+    second = await client.act("/orders/redrive", form)
+    assert first["id"] == second["id"] == "abcdef0123456789"
+    assert second["changed"] == 1
+    redriven = await opened.store.journal(message_id=filled.messages["failed"].message_id)
+    assert [one.action for one in redriven].count("redriven") == 1
+
+
+async def test_a_discard_needs_a_reason(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+    form = {"ids": str(filled.messages["failed"].id)}
+
+    refused = await client.post("/orders/discard", form)
+    assert refused.status_code == 400
+    assert "Say why" in refused.text
+    job = await client.act("/orders/discard", {**form, "reason": "sent by hand"})
+    assert job["changed"] == 1
+    assert (await find(opened, filled.messages["failed"].id)).state is State.DISCARDED
+
+
+async def test_a_delivered_message_is_replayed_and_a_waiting_one_deferred(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    assert (await client.act("/orders/replay", {"ids": str(filled.messages["caused"].id)}))["changed"] == 1
+    waiting = filled.messages["waiting"].id
+    assert (await client.act("/orders/defer", {"ids": str(waiting), "for": "2h"}))["changed"] == 1
+    assert (await find(opened, waiting)).available_at > await opened.store.now()
+    assert (await client.post("/orders/defer", {"ids": str(waiting), "for": "soon"})).status_code == 400
+
+
+async def test_above_a_thousand_the_number_must_be_typed(memory: OpenStore, build_client: Build) -> None:
+    await memory.writer.insert([sample(destination="billing") for _ in range(1_001)])
+    client = build_client(memory)
+    form = {"destination": "billing", "reason": "moved"}
+
+    assert "Type <b>1001</b>" in (await client.get("/orders/discard?destination=billing")).text
+    refused = await client.post("/orders/discard", form)
+    assert (refused.status_code, "Type the number 1001" in refused.text) == (400, True)
+    assert (await client.post("/orders/discard", {**form, "typed": "1000"})).status_code == 400
+    job = await client.act("/orders/discard", {**form, "typed": "1,001"})
+    assert job["changed"] == 1_001
+
+
+async def test_an_action_without_a_filter_is_refused(memory: OpenStore, build_client: Build) -> None:
+    client = build_client(memory)
+
+    assert (await client.get("/orders/discard")).status_code == 400
+    assert (await client.post("/orders/discard", {"reason": "all"})).status_code == 400
+
+
+async def test_what_cannot_be_changed_any_more_says_so(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+
+    job = await client.act("/orders/redrive", {"ids": str(filled.messages["cause"].id)})
+    assert job["state"] == "failed"
+    assert "is delivered and cannot be redriven" in job["note"]
+
+
+async def test_a_job_is_cancelled_between_two_batches(
+    memory: OpenStore, build_client: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await memory.writer.insert([sample(destination="billing") for _ in range(900)])
+    client = build_client(memory)
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    change = jobs_module.change_batch
+
+    async def change_slowly(*args: Any, **more: Any) -> Any:
+        result = await change(*args, **more)
+        reached.set()
+        await go_on.wait()
+        return result
+
+    monkeypatch.setattr(jobs_module, "change_batch", change_slowly)
+    answer = await client.post("/orders/discard", {"destination": "billing", "reason": "moved"})
+    location = answer.headers["location"]
+    await reached.wait()
+    running = await client.json(location)
+    assert (running["state"], running["changed"]) == ("running", 0)
+    assert (await client.post(f"{location}/cancel", {})).status_code == 303
+    go_on.set()
+    job = client.dashboard.jobs.get(location.rpartition("/")[2])
+    assert job is not None
+    assert job.task is not None
+    await job.task
+
+    assert (job.state, job.changed) == ("cancelled", 500)
+    (line,) = await memory.store.journal(actions=["discarded"], messages=False)
+    assert line.detail == "500 messages"
+
+
+async def test_a_probe_that_is_delivered_lets_the_rest_follow(memory: OpenStore, build_client: Build) -> None:
+    filled = await fill(memory.store, memory.writer)
+    client = build_client(memory)
+    form = {"destination": "billing", "state": "failed"}
+
+    answer = await client.post("/orders/probe", form)
+    job = client.dashboard.jobs.get(answer.headers["location"].rpartition("/")[2])
+    assert job is not None
+    assert job.task is not None
+    await _wait_for(lambda: job.changed == 1)
+    relay = Relaying(memory.store, "billing")
+    await memory.store.leave((await memory.store.registry(lease=relay.lease)).relays[0].relay_id)
+    await relay.start()
+    await relay.deliver("billing", [filled.messages["failed"].id])
+    await asyncio.wait_for(job.task, 30)
+
+    assert (job.state, job.changed) == ("done", 3)
+
+
+async def test_a_probe_that_fails_again_leaves_the_rest_alone(memory: OpenStore, build_client: Build) -> None:
+    filled = await fill(memory.store, memory.writer)
+    client = build_client(memory)
+
+    answer = await client.post("/orders/probe", {"destination": "billing"})
+    job = client.dashboard.jobs.get(answer.headers["location"].rpartition("/")[2])
+    assert job is not None
+    assert job.task is not None
+    await _wait_for(lambda: job.changed == 1)
+    relay = Relaying(memory.store, "billing")
+    await memory.store.leave((await memory.store.registry(lease=relay.lease)).relays[0].relay_id)
+    await relay.start()
+    await relay.fail("billing", [filled.messages["failed"].id], "answered 422 again")
+    await asyncio.wait_for(job.task, 30)
+
+    assert (job.state, job.changed) == ("done", 1)
+    assert "failed again" in job.note
+    assert await memory.store.count(Selection(states=[State.FAILED], destination="billing")) == 3
+
+
+async def _wait_for(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - the job has no event for it
+        await asyncio.sleep(0.01)
+
+
+async def test_a_destination_is_paused_with_a_reason_resumed_and_probed(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    refused = await client.post("/orders/destinations/billing/pause", {"reason": " "})
+    assert (refused.status_code, "Say why" in refused.text) == (400, True)
+    assert (await client.post("/orders/destinations/billing/pause", {"reason": "they move"})).status_code == 303
+    pauses = {one.destination: one for one in await opened.store.pauses()}
+    assert (pauses["billing"].by, pauses["billing"].reason) == ("ann", "they move")
+    assert "Paused by ann" in (await client.get("/orders/destinations/billing")).text
+    for _ in range(2):  # the second finds it resumed
+        assert (await client.post("/orders/destinations/billing/resume", {})).status_code == 303
+    assert "billing" not in {one.destination for one in await opened.store.pauses()}
+    assert (await client.post("/orders/destinations/billing/probe", {})).status_code == 303
+    refused = await client.post("/orders/destinations/unserved/probe", {})
+    assert (refused.status_code, "No live relay serves unserved" in refused.text) == (400, True)
+    assert (await client.post("/orders/destinations/nobody/pause", {"reason": "x"})).status_code == 404
+    actions = [one.action for one in await opened.store.journal(destination="billing", by="ann", messages=False)]
+    assert actions == ["paused", "resumed", "probed"]
+
+
+async def test_a_note_stays_with_its_group(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+    group = (await client.json("/orders/failures"))["failures"][0]
+    form = {"destination": group["destination"], "fingerprint": group["fingerprint"], "note": "they open the account"}
+
+    answer = await client.post("/orders/failures/note", form)
+    assert "they open the account" in (await client.get(answer.headers["location"])).text
+    assert (await client.post("/orders/failures/note", {**form, "note": ""})).status_code == 400
+
+
+async def test_messages_of_an_inbox_are_redriven_and_discarded(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    assert (await client.post("/orders/inbox/discard", {"consumer": "invoices"})).status_code == 400
+    assert (await client.post("/orders/inbox/redrive", {})).status_code == 400
+    job = await client.act("/orders/inbox/redrive", {"consumer": "invoices"})
+    assert (job["state"], job["changed"]) == ("done", 1)
+    again = await client.act("/orders/inbox/discard", {"consumer": "invoices", "reason": "done by hand"})
+    assert again["changed"] == 0
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.READER, Role.OPERATOR, Role.OWNER])
+async def test_a_read_only_dashboard_has_no_actions_whoever_asks(
+    role: Role, memory: OpenStore, build_client: Build
+) -> None:
+    filled = await fill(memory.store, memory.writer)
+    client = build_client(memory, role=role, read_only=True)
+
+    assert not any(route.changes for route in client.dashboard.routes)
+    assert (await client.post("/orders/redrive", {"destination": "billing"})).status_code in (404, 405)
+    assert (await client.get("/orders/redrive?destination=billing")).status_code == 404
+    page = (await client.get(f"/orders/messages/{filled.messages['failed'].id}")).text
+    assert "/orders/redrive" not in page
+    assert "This dashboard is read-only." in page

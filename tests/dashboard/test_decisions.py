@@ -1,0 +1,313 @@
+"""Decisions that need no store: what an action may do, a message's timeline, charts, chains, texts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import Action, InboxRecord, JournalEntry, Pause, Rollup
+from pillarbox.dashboard.access import Role
+from pillarbox.dashboard.actions import ACTIONS, FormError, Order, Verb, describe_command, list_allowed, parse_order
+from pillarbox.dashboard.activity import to_csv
+from pillarbox.dashboard.chains import SeenMessage, build_chain, place_bars, walk
+from pillarbox.dashboard.charts import WINDOWS, build_chart, draw_sparkline, list_bands
+from pillarbox.dashboard.filters import Filters
+from pillarbox.dashboard.formatting import describe_retry, format_bytes, format_payload, hide_headers, hide_texts
+from pillarbox.dashboard.messages import build_timeline
+from pillarbox.message import Message, State, Waits
+from pillarbox.retry import RetryPolicy
+from pillarbox.testing.samples import sample
+
+NOW = datetime(2026, 1, 31, 12, 0, 30, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def stored(state: State = State.PENDING, **more: object) -> Message:
+    return replace(sample(), id=7, state=state, created_at=NOW - MINUTE, status_at=NOW, **more)
+
+
+# --- actions ---
+
+
+@pytest.mark.parametrize(
+    ("message", "allowed"),
+    [
+        (stored(State.PENDING), {Verb.DEFER, Verb.DISCARD}),
+        (stored(State.SENDING), set()),
+        (stored(State.DELIVERED), {Verb.REPLAY}),
+        (stored(State.DELIVERED, payload_kept=False), set()),
+        (stored(State.FAILED), {Verb.REDRIVE, Verb.DISCARD}),
+        (stored(State.FAILED, unreadable="no type"), {Verb.DISCARD}),
+        (stored(State.DISCARDED), {Verb.REDRIVE}),
+        (stored(State.SKIPPED), {Verb.REDRIVE}),
+    ],
+)
+def test_a_state_allows_some_actions_and_the_others_say_why_not(message: Message, allowed: set[Verb]) -> None:
+    found = list_allowed(message, role=Role.OWNER, read_only=False)
+
+    assert {one.rule.verb for one in found if one.refusal is None} == allowed
+    assert all(one.refusal is None or one.refusal.endswith(".") for one in found)
+
+
+def test_a_role_and_read_only_refuse_whatever_the_state_is() -> None:
+    failed = stored(State.FAILED)
+
+    assert all(
+        one.refusal == "This dashboard is read-only." for one in list_allowed(failed, role=Role.OWNER, read_only=True)
+    )
+    refusals = {one.rule.verb: one.refusal for one in list_allowed(failed, role=Role.OPERATOR, read_only=False)}
+    assert refusals[Verb.REDRIVE] is None
+    assert refusals[Verb.DISCARD] == "This needs the role owner; yours is operator."
+
+
+def test_every_action_has_its_command() -> None:
+    filters = Filters(destination="billing", error="no account")
+
+    assert describe_command(filters, Order(verb=Verb.REDRIVE)) == (
+        "pillarbox messages redrive --destination billing --error 'no account'"
+    )
+    assert describe_command(Filters(ids=(7,)), Order(verb=Verb.DISCARD, reason="by hand")) == (
+        "pillarbox messages discard --reason 'by hand' 7"
+    )
+    assert "--for 2h" in describe_command(filters, Order(verb=Verb.DEFER, until="2h"))
+
+
+def test_a_form_is_read_or_says_what_is_missing() -> None:
+    assert parse_order(Verb.REDRIVE, {"to": "billing", "reason": " a  b "}, total=3) == Order(
+        verb=Verb.REDRIVE, to="billing", reason="a b"
+    )
+    for verb, form, total in (
+        (Verb.DISCARD, {}, 1),
+        (Verb.DISCARD, {"reason": "x" * 501}, 1),
+        (Verb.DEFER, {}, 1),
+        (Verb.DEFER, {"for": "-1h"}, 1),
+        (Verb.DEFER, {"for": "2020-01-01"}, 1),
+        (Verb.REDRIVE, {}, 1_001),
+        (Verb.REDRIVE, {"typed": "1000"}, 1_001),
+    ):
+        with pytest.raises(FormError):
+            parse_order(verb, form, total=total)
+    assert set(ACTIONS) == set(Verb)
+
+
+# --- timeline ---
+
+
+def entry(action: Action, minutes: int = 0, **more: object) -> JournalEntry:
+    values = {"message_id": UUID(int=1), "destination": "orders", "by": "ann"} | more
+    return JournalEntry(action=action, at=NOW + MINUTE * minutes, **values)  # type: ignore[arg-type]
+
+
+def test_a_timeline_says_what_happened_where_it_is_and_what_can_follow() -> None:
+    journal = [
+        entry(Action.ATTEMPT_FAILED, 1, error="503"),
+        entry(Action.ATTEMPT_FAILED, 2, error="503"),
+        entry(Action.FAILED, 3),
+        entry(Action.REDRIVEN, 4),
+    ]
+
+    steps = build_timeline(stored(State.DELIVERED), journal, NOW)
+    assert [(step.name, step.kind, step.times) for step in steps] == [
+        ("written", "done", 1),
+        ("attempt failed", "bad", 2),
+        ("failed", "bad", 1),
+        ("redriven", "person", 1),
+        ("delivered", "now", 1),
+    ]
+    held = build_timeline(stored(State.FAILED, waits=Waits.HELD), [entry(Action.HELD)], NOW)
+    assert [(step.name, step.kind) for step in held[1:]] == [
+        ("held", "now"),
+        ("redrive", "choice"),
+        ("discard", "choice"),
+    ]
+    due = build_timeline(stored(available_at=NOW + MINUTE, waits=Waits.DEFERRED), [], NOW)
+    assert [(step.name, step.kind) for step in due] == [
+        ("written", "done"),
+        ("due", "next"),
+        ("pending", "now"),
+        ("sending", "next"),
+        ("delivered", "next"),
+    ]
+    assert due[2].detail == "due in 1m"
+
+
+# --- charts ---
+
+
+def test_a_chart_has_a_value_for_every_point_of_time() -> None:
+    minute = NOW.replace(second=0)
+    latencies = [0, 0, 8, *[0] * 13]
+    rollups = [
+        Rollup(
+            destination="billing",
+            minute=minute - MINUTE,
+            delivered=8,
+            retried=1,
+            latency_sum=0.1,
+            latency_max=0.02,
+            latencies=latencies,
+            backlog=5,
+        ),
+        Rollup(destination="mail", minute=minute - MINUTE, failed=2, backlog=1),
+    ]
+    chart = build_chart(rollups, now=NOW, window=WINDOWS["15m"])
+
+    assert {len(chart[name]) for name in ("times", "delivered", "failed", "retried", "p50", "p99")} == {15}  # type: ignore[arg-type]
+    assert chart["delivered"][-2:] == [8, 0]  # type: ignore[index]
+    assert chart["failed"][-2:] == [2, 0]  # type: ignore[index]
+    assert chart["p50"][-3] is None  # type: ignore[index]
+    assert 0.01 <= chart["p99"][-2] <= 0.025  # type: ignore[index]
+    assert chart["backlog"]["billing"][-3:] == [0, 5, None]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_every_window_covers_its_length(name: str) -> None:
+    window = WINDOWS[name]
+    times = build_chart([], now=NOW, window=window)["times"]
+
+    assert times[-1] <= NOW.timestamp() < times[-1] + window.step.total_seconds()  # type: ignore[index]
+    assert len(times) * window.step == window.length  # type: ignore[arg-type]
+
+
+def test_bands_are_pauses_and_outages_that_touch_the_window() -> None:
+    journal = [
+        entry(Action.OUTAGE, -50, error="refused"),
+        entry(Action.OUTAGE, -49, error="later"),
+        entry(Action.RECOVERED, -40),
+        entry(Action.PAUSED, -30, reason="they move"),
+        entry(Action.RESUMED, -20),
+        entry(Action.PAUSED, -5),
+        entry(Action.OUTAGE, -1, destination="mail"),
+        entry(Action.RESUMED, -100),
+    ]
+    pause = Pause(destination="orders", by="bob", at=NOW - 5 * MINUTE, reason="again")
+
+    bands = list_bands(journal, since=NOW - 45 * MINUTE, pauses=[pause])
+    assert [(one.destination, one.kind, one.end is None, one.reason) for one in bands] == [
+        ("orders", "outage", False, "refused"),
+        ("orders", "pause", False, "they move"),
+        ("orders", "pause", True, "again"),
+        ("mail", "outage", True, ""),
+    ]
+    assert list_bands(journal[:3], since=NOW - 35 * MINUTE) == []
+
+
+def test_a_sparkline_reaches_from_the_bottom_to_the_top() -> None:
+    assert draw_sparkline([0, 5, 10], width=100, height=22) == "0.0,21.0 50.0,11.0 100.0,1.0"
+    assert draw_sparkline([], width=100, height=22) == ""
+    assert draw_sparkline([0, 0], width=10, height=10) == "0.0,9.0 10.0,9.0"
+
+
+# --- chains ---
+
+
+def seen(
+    number: int, *, cause: int | None = None, at: int = 0, state: State = State.DELIVERED, store: str = "a"
+) -> SeenMessage:
+    message = sample(
+        message_id=UUID(int=number),
+        causation_id=None if cause is None else str(UUID(int=cause)),
+        event_time=NOW + at * MINUTE,
+    )
+    created = NOW + at * MINUTE
+    return SeenMessage(store, replace(message, id=number, state=state, created_at=created, status_at=created + MINUTE))
+
+
+def test_a_chain_is_a_tree_by_causes_over_stores() -> None:
+    chain = build_chain(
+        [seen(3, cause=2, at=4, store="b"), seen(1), seen(2, cause=1, at=2), seen(4, cause=9)], {}, now=NOW
+    )
+
+    assert [(depth, UUID(node.message_id).int, node.is_seen) for depth, node in walk(chain)] == [
+        (0, 1, True),
+        (1, 2, True),
+        (2, 3, True),
+        (0, 9, False),
+        (1, 4, True),
+    ]
+    assert (chain.messages, chain.unseen) == (4, 1)
+
+
+def test_causes_that_go_round_end_somewhere() -> None:
+    chain = build_chain([seen(1, cause=2), seen(2, cause=1), seen(3, cause=3)], {}, now=NOW)
+
+    assert {UUID(node.message_id).int for _, node in walk(chain)} == {1, 2, 3}
+
+
+def test_a_hop_has_three_segments_where_all_is_known() -> None:
+    handled = InboxRecord(
+        consumer="billing",
+        source="/shop",
+        message_id=str(UUID(int=1)),
+        status="done",
+        at=NOW + 4 * MINUTE,
+        attempts=1,
+        error=None,
+    )
+    chain = build_chain([seen(1), seen(2, cause=1, at=3)], {"b": [handled]}, now=NOW + 5 * MINUTE)
+    hop = chain.roots[0].hops[0]
+
+    bars = place_bars(hop, chain, now=NOW + 5 * MINUTE)
+    assert [(bar.kind, bar.seconds) for bar in bars] == [("outbox", 60.0), ("transport", 120.0), ("handling", 60.0)]
+    assert bars[0].x == 0
+    assert all(0 <= bar.x <= 1 and bar.x + bar.width <= 1.00001 for bar in bars)
+    waiting = build_chain([seen(1, state=State.PENDING)], {}, now=NOW + 5 * MINUTE)
+    assert [bar.seconds for bar in place_bars(waiting.roots[0].hops[0], waiting, now=NOW + 5 * MINUTE)] == [300.0]
+
+
+def test_a_chain_stops_where_something_failed() -> None:
+    failed = InboxRecord(
+        consumer="billing", source="/shop", message_id=str(UUID(int=1)), status="failed", at=NOW, attempts=3, error="no"
+    )
+
+    assert build_chain([seen(1)], {"a": [failed]}, now=NOW).roots[0].hops[0].is_stopped
+    assert build_chain([seen(1, state=State.FAILED)], {}, now=NOW).roots[0].hops[0].is_stopped
+    assert not build_chain([seen(1)], {}, now=NOW).roots[0].hops[0].is_stopped
+
+
+# --- texts ---
+
+
+def test_numbers_of_a_payload_stay_as_they_were_written() -> None:
+    text = format_payload(
+        b'{"id": 12345678901234567890, "price": 1.10, "list": [1e3, true, null, "\\u00e9"]}', "application/json"
+    )
+
+    assert '"id": 12345678901234567890' in text
+    assert '"price": 1.10' in text
+    assert "1e3" in text
+    assert '"é"' in text
+    assert format_payload(b"{broken", "application/json") == "{broken"
+    assert format_payload(b"\xff\x1b[31m", "text/plain") == "\\xff\\x1b[31m"
+
+
+def test_headers_with_secret_names_are_hidden() -> None:
+    assert hide_headers({"X-Api-Token": "abc", "tenant": "acme", "note": "password=hunter2"}) == {
+        "X-Api-Token": "***",
+        "tenant": "acme",
+        "note": "password=***",
+    }
+    assert hide_texts({"payload": "password=a", "deep": [{"error": "password=a", "headers": {"cookie": "x"}}]}) == {
+        "payload": "password=a",
+        "deep": [{"error": "password=***", "headers": {"cookie": "***"}}],
+    }
+
+
+def test_a_retry_policy_is_said_in_words() -> None:
+    assert describe_retry(RetryPolicy(attempts=4)) == "4 attempts, with waits of 2s, 4s, 8s"
+    assert describe_retry(RetryPolicy(attempts=1)) == "tried once"
+    assert describe_retry(RetryPolicy(attempts=None)).startswith("tried for ever")
+
+
+def test_sizes_have_units() -> None:
+    assert [format_bytes(size) for size in (None, 12, 2048, 5 * 2**30)] == ["–", "12 B", "2.0 KiB", "5.0 GiB"]
+
+
+def test_a_spreadsheet_takes_no_text_for_a_formula() -> None:
+    table = to_csv([entry(Action.PAUSED, by="=cmd|' /C calc'!A0", reason="-1")])
+
+    assert "'=cmd" in table
+    assert ",'-1," in table

@@ -20,7 +20,7 @@ from tests.support.relay_behaviour.scene import until
 
 PEEK = "-- What the lanes of many destinations have"
 READ = "-- Fresh messages of the lanes above their marks"
-REGISTRY = "-- The live relays, and then"
+REGISTRY = "-- The store's time, then the live relays"
 SETTINGS = RelaySettings(poll_interval=timedelta(milliseconds=50), duties=(Duty.SEND, Duty.RETRY, Duty.RECOVER))
 
 

@@ -126,8 +126,10 @@ WALKS_BY_ID = {"find_pending", "find_delivered"}
 """People ask these; they go through the messages in id order and stop at their limit."""
 LOOKS_AT_ALL = {"count_selected", "restore_known"}
 """Count exactly, before a person changes many messages; look for a thousand messages of an archive at a time."""
-DUE, BLOCKED = (f"SCAN pillarbox_outbox USING INDEX pillarbox_outbox_{name}_idx" for name in ("due", "blocked"))
-WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED]}
+DUE, BLOCKED, HELD = (
+    f"SCAN pillarbox_outbox USING INDEX pillarbox_outbox_{name}_idx" for name in ("due", "blocked", "held")
+)
+WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED], "count_failed": [HELD]}
 """These go through an index that holds troubled messages alone."""
 COUNTS = {"count_fresh", "count_waiting", "count_ended"}
 """These look at so many messages of a destination, or of a way to end."""
@@ -142,6 +144,8 @@ SORTS |= {
     "journal_message": 2,
 }
 SORTS |= {"claims_old": 1, "oldest_due": 1, "open_destinations": 1}
+SORTS |= {"blocking": 1, "failed_detail": 1, "held_detail": 1, "inbox_records": 1, "journal_general": 1, "rollups": 1}
+SORTS |= {"tables": 1}
 """How many sorts a statement may need: of rows that its limit, or the few there are, already bounds."""
 
 

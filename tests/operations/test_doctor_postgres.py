@@ -173,9 +173,10 @@ async def test_each_right_is_missed(granted: Granted) -> None:
     needed = list(list_rights("relay", names=granted.names))
     for right in needed:
         what = right.privilege if right.column is None else f"{right.privilege} ({right.column})"
-        run(granted.url, f"revoke {what} on {right.table} from {role}")
+        place = f"function {right.table}" if right.privilege == "execute" else right.table
+        run(granted.url, f"revoke {what} on {place} from {role}")
         assert list((await store.read_facts()).missing_rights) == [str(right)]
-        run(granted.url, f"grant {what} on {right.table} to {role}")
+        run(granted.url, f"grant {what} on {place} to {role}")
     await store.close()
 
     assert len(needed) > 30

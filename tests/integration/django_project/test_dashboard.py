@@ -14,29 +14,36 @@ from pillarbox.integrations.django.dashboard import DashboardThread
 ROOT = "/ops/pillarbox"
 
 
-@pytest.fixture
-def people(project: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Makes clients that are logged in; the threads of the dashboards end with the test."""
-    from django.contrib.auth.models import User
-    from django.test import Client
-
-    threads: list[DashboardThread] = []
+@pytest.fixture(scope="session")
+def threads(project: dict[str, str]) -> Iterator[list[DashboardThread]]:
+    """The threads of dashboards. The view keeps its own for all tests of a process, so they end with those."""
+    found: list[DashboardThread] = []
 
     class Thread(DashboardThread):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            threads.append(self)
+            found.append(self)
 
-    monkeypatch.setattr(dashboard, "DashboardThread", Thread)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dashboard, "DashboardThread", Thread)
+        yield found
+    for thread in found:
+        thread.close()
+
+
+@pytest.fixture
+def people(threads: list[DashboardThread]) -> Callable[..., Any]:
+    """Makes clients that are logged in."""
+    from django.contrib.auth.models import User
+    from django.test import Client
 
     def log_in(name: str, **options: Any) -> Any:
         client = Client(enforce_csrf_checks=True)
+        User.objects.filter(username=name).delete()  # another test may have made it
         client.force_login(User.objects.create_user(name, **options))
         return client
 
-    yield log_in
-    for thread in threads:
-        thread.close()
+    return log_in
 
 
 def test_users_see_and_do_what_their_rights_allow(people: Callable[..., Any], using: str) -> None:

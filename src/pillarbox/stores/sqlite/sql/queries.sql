@@ -299,7 +299,7 @@ select :number, id, waits, coalesce(due_at, case waits when 'deferred' then avai
 -- name: count_failed
 -- Count failed and held messages exactly.
 select (select count(*) from pillarbox_history where status = 'failed' /* where */)
-     + (select count(*) from pillarbox_outbox where waits = 'held' /* where */)
+     + (select count(*) from pillarbox_outbox indexed by pillarbox_outbox_held_idx where waits = 'held' /* where */)
 
 -- name: tables
 -- The tables of the store. SQLite has no estimate of their sizes.

@@ -13,3 +13,12 @@ delete j from pillarbox_journal as j
 -- name: purge_general
 -- Delete old lines that belong to no message.
 delete from pillarbox_journal where message_id is null and at <= :now - :older_than order by id limit :limit
+
+-- name: journal_general
+-- The latest entries about no message that meet the conditions, in the order they were written.
+select message_id, destination, action, at, `by`, attempt, error, detail, id, reason, selection
+  from (select * from pillarbox_journal
+         where message_id is null and id < :before and (:destination is null or destination = :destination)
+           and (:by is null or `by` = :by) and (:all_actions or action in :actions)
+         order by id desc limit :limit) as latest
+ order by id

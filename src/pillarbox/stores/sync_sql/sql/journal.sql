@@ -16,15 +16,6 @@ select message_id, destination, action, at, `by`, attempt, error, detail, id, re
          order by id desc limit :limit) as latest
  order by id
 
--- name: journal_general
--- The latest entries about no message that meet the conditions, in the order they were written.
-select message_id, destination, action, at, `by`, attempt, error, detail, id, reason, selection
-  from (select * from pillarbox_journal
-         where message_id is null and id < :before and (:destination is null or destination = :destination)
-           and (:by is null or `by` = :by) and (:all_actions or action in :actions)
-         order by id desc limit :limit) as latest
- order by id
-
 -- name: journal_end
 -- The last entry that is not looked at any more.
 select id from pillarbox_journal where id < :before order by id desc limit 1 offset :limit

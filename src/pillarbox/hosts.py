@@ -1,11 +1,17 @@
-"""Hosts: whether what is sent to one leaves this machine."""
+"""Hosts: whether what is sent to one leaves this machine, and which of several is tried next."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-__all__ = ["is_local_host"]
+__all__ = ["HostList", "is_local_host"]
+
+H = TypeVar("H")
+_AVOIDED: Final = 30.0
+"""Seconds for which a server that failed is tried after the others."""
 
 _LOCAL_NAMES: Final = frozenset(
     {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
@@ -29,3 +35,45 @@ def is_local_host(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+class HostList(Generic[H]):
+    """Servers of which one is enough, in the order in which a connection tries them.
+
+    The order is that of the URL, so that processes with the same URL come to the same server. One that failed lately
+    comes last: a server that is frozen, or away without a word, would cost every new connection its share of the time.
+    """
+
+    def __init__(self, hosts: Sequence[H], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._hosts = list(hosts)
+        self._clock = clock
+        self._failed_at: dict[int, float] = {}
+        """By place in the list."""
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def order(self) -> Sequence[H]:
+        """Return the servers, the one to try first at the beginning."""
+        return [self._hosts[place] for place in self._order_places()]
+
+    def divide(self, seconds: float) -> Iterator[tuple[H, float]]:
+        """Yield each server with the time that it may take: an equal share of what the ones before it have left."""
+        ends_at = self._clock() + seconds
+        places = self._order_places()
+        for index, place in enumerate(places):
+            left = len(places) - index
+            yield self._hosts[place], max(0.0, ends_at - self._clock()) / left
+
+    def note_failure(self, host: H) -> None:
+        """Note that this server did not accept, or is of no use any more: it comes last for a while."""
+        self._failed_at[self._hosts.index(host)] = self._clock()
+
+    def note_success(self, host: H) -> None:
+        """Note that this server accepted."""
+        self._failed_at.pop(self._hosts.index(host), None)
+
+    def _order_places(self) -> list[int]:
+        oldest = self._clock() - _AVOIDED
+        failed = {place: at for place, at in self._failed_at.items() if at > oldest}
+        return sorted(range(len(self._hosts)), key=lambda place: (place in failed, failed.get(place, 0.0), place))

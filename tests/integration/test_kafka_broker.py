@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from pillarbox import Outbox, Relay, open_schema
 from pillarbox.brokers.factory import receiver_from_url
@@ -26,7 +26,7 @@ from pillarbox.cloudevents import KAFKA, read
 from pillarbox.contracts.receiver import IncomingMessage
 from pillarbox.contracts.transport import Outcome
 from pillarbox.testing.samples import sample
-from tests.support.tansu_server import PrivateTansu
+from tests.support.tansu_server import PrivateTansu, StorageGate
 
 if "PILLARBOX_TEST_TANSU" not in os.environ:
     pytest.skip("It takes minutes and a download: make test-servers ROWS=kafka runs it.", allow_module_level=True)
@@ -63,12 +63,12 @@ async def read_records(broker: PrivateTansu, topic: str, count: int) -> Sequence
     return await asyncio.to_thread(_read_records, broker.address, topic, count)
 
 
-def _read_records(address: str, topic: str, count: int) -> Sequence[Record]:
+def _read_records(address: str, topic: str, count: int, *, partitions: int = PARTITIONS) -> Sequence[Record]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "log_level": 0})
     found: list[Record] = []
     quiet, deadline = 0, time.monotonic() + PATIENCE
     try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         while quiet < 3 or len({one.value for one in found}) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
             messages = consumer.consume(num_messages=500, timeout=1.0)
@@ -170,6 +170,46 @@ async def test_a_receiver_goes_on_where_it_had_committed(broker: PrivateTansu, t
 
     assert [one.body for one in first] == [b"%d" % n for n in range(20)]
     assert [one.body for one in again] == [b"%d" % n for n in range(10, 20)]
+
+
+@pytest.mark.parametrize(
+    ("is_idempotent", "found"),
+    [
+        pytest.param(True, [b"stored", b"stored later"], id="its-sequence-was-stored"),
+        pytest.param(False, [b"stored", b"sent when it was killed", b"stored later"], id="it-has-no-sequence"),
+    ],
+)
+def test_the_broker_takes_a_repeat_for_a_duplicate_of_what_it_never_stored(
+    is_idempotent: bool, found: Sequence[bytes]
+) -> None:
+    """A bare producer loses what docs/clusters.md counts as lost. This test fails when the broker is mended."""
+    reports: dict[bytes | None, KafkaError | None] = {}
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        reports[message.value()] = error
+
+    with closing(PrivateTansu(PrivateTansu.found(), gate := StorageGate.opened()).started()) as broker:
+        broker.create("bare")
+        producer = Producer(
+            {"bootstrap.servers": broker.address, "enable.idempotence": is_idempotent, "acks": "all", "log_level": 0}
+        )
+        producer.produce("bare", b"stored", on_delivery=on_delivery)
+        assert producer.flush(PATIENCE) == 0
+
+        gate.holds_records = True
+        producer.produce("bare", b"sent when it was killed", on_delivery=on_delivery)
+        producer.poll(0)
+        assert gate.held.wait(PATIENCE)
+        broker.kill()
+        gate.holds_records = False
+        broker.start()
+        assert producer.flush(PATIENCE) == 0
+        producer.produce("bare", b"stored later", on_delivery=on_delivery)
+        assert producer.flush(PATIENCE) == 0
+        records = _read_records(broker.address, "bare", len(found), partitions=1)
+
+    assert reports == {b"stored": None, b"sent when it was killed": None, b"stored later": None}
+    assert [one.value for one in records] == found
 
 
 async def take_slowly(receiver: KafkaReceiver, count: int) -> list[IncomingMessage]:

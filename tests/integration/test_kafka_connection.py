@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from pillarbox.brokers.kafka import KafkaSettings
+from pillarbox.brokers.kafka import connection as connection_module
 from pillarbox.brokers.kafka.connection import ProducerConnection
 from pillarbox.brokers.kafka.encoding import EncodedMessage
 from pillarbox.brokers.kafka.errors import DELIVERED, TIMED_OUT, DeliveryReport, DeliveryStatus
@@ -79,6 +80,26 @@ async def _values(connection: ProducerConnection, cluster: KafkaCluster, proxy: 
                     break
     cluster.advertise(cluster.host, cluster.port)
     return list(dict.fromkeys(record.value for record in await arrivals(cluster, "orders")))
+
+
+async def test_a_new_producer_meets_the_cluster_before_it_is_given_messages(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would look for a connection only half a second after a message that came too early."""
+    calls: list[str] = []
+    for name in ("check_topic", "send"):
+        original = getattr(connection_module._AsyncProducer, name)
+
+        def note(self: object, *args: object, name: str = name, original: Any = original, **options: object) -> Any:
+            calls.append(name)
+            return original(self, *args, **options)
+
+        monkeypatch.setattr(connection_module._AsyncProducer, name, note)
+    async with _connect(proxy, seconds=10) as connection:
+        assert calls[:2] == ["check_topic", "send"]
+        calls.clear()
+        await connection.send([_NEXT])
+        assert calls == ["send"]
 
 
 async def test_a_send_ends_in_time_whatever_the_client_does(hasty: ProducerConnection, proxy: FaultProxy) -> None:

@@ -208,6 +208,22 @@ async def test_closing_gives_back_at_once_in_order(nats_url: str, stream: Stream
     assert [received.fallback.topic for received in again] == [f"{stream.name}.{number}" for number in range(5)]
 
 
+async def test_closing_gives_back_at_once_while_it_waits_for_more(nats_url: str, stream: Stream) -> None:
+    """Its waiting request gets none of what it gives back. The ack_wait is longer than the test may take."""
+    async with opened(nats_url, stream, ack_wait="10m") as one:
+        for number in range(5):
+            await stream.put(f"{stream.name}.{number}")
+        taken = await take(one, 5)
+        waiting = asyncio.create_task(one.receive(limit=10))
+        while not (await stream.js.consumer_info(stream.name, "billing")).num_waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    with pytest.raises(TransportUnavailable):
+        await waiting
+    async with opened(nats_url, stream) as other:
+        again = await take(other, 5)
+    assert list_ids(again) == list_ids(taken)
+
+
 async def test_a_plain_message_is_known_by_its_own_id_or_its_place(nats_url: str, stream: Stream) -> None:
     async with opened(nats_url, stream) as one:
         await stream.js.publish(f"{stream.name}.a", b"1", headers={"Nats-Msg-Id": "m-1"})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import nats.errors
 import pytest
 
+from pillarbox.brokers.nats.connection import _find_reason
 from pillarbox.brokers.nats.errors import (
     BatchRefused,
     BatchStarted,
@@ -144,3 +146,12 @@ def test_a_batch_is_delivered_when_all_of_it_is_counted() -> None:
     assert isinstance(read_batch_commit(b'{"stream": "S", "seq": 7}', status=None, count=3), NotAnswered)
     assert read_batch_commit(INCOMPLETE, status=None, count=3) == BatchRefused()
     assert read_batch_commit(b"", status=None, count=3) == BatchRefused()
+
+
+def test_what_a_server_said_counts_more_than_a_lost_connection() -> None:
+    """Of two tries, the one that read why the server closed the connection."""
+    lost, refused = ConnectionResetError("Connection lost"), nats.errors.AuthorizationError()
+    assert _find_reason([lost, refused]) is refused
+    assert _find_reason([refused, lost]) is refused
+    assert _find_reason([lost]) is lost
+    assert _find_reason([]) is None

@@ -38,18 +38,21 @@ def refused(url: str, /, **options: object) -> str:
     ],
 )
 def test_the_path_is_the_virtual_host(url: str, vhost: str) -> None:
-    assert made(url)._connector.servers[0].vhost == vhost
+    assert made(url)._connector.servers.order()[0].vhost == vhost
 
 
 def test_ports_are_the_usual_ones() -> None:
-    assert made("amqp://h")._connector.servers[0].port == 5672
-    assert made("amqps://h")._connector.servers[0].port == 5671
-    assert made("amqps://h")._connector.servers[0].tls is not None
-    assert [(place.host, place.port) for place in made("amqp://a,b:7/")._connector.servers] == [("a", 5672), ("b", 7)]
+    assert made("amqp://h")._connector.servers.order()[0].port == 5672
+    assert made("amqps://h")._connector.servers.order()[0].port == 5671
+    assert made("amqps://h")._connector.servers.order()[0].tls is not None
+    assert [(place.host, place.port) for place in made("amqp://a,b:7/")._connector.servers.order()] == [
+        ("a", 5672),
+        ("b", 7),
+    ]
 
 
 def test_without_a_login_it_is_guests() -> None:
-    login = made("amqp://h")._connector.servers[0].login
+    login = made("amqp://h")._connector.servers.order()[0].login
     assert (login.user, login.password) == ("guest", "guest")
 
 
@@ -60,7 +63,7 @@ def test_a_login_may_be_in_the_url_or_beside_it(monkeypatch: pytest.MonkeyPatch)
         made("amqp://h", user="shop", password="env:RABBIT_PASSWORD"),
         made("amqp://shop@h?password=env:RABBIT_PASSWORD"),
     ):
-        login = transport._connector.servers[0].login
+        login = transport._connector.servers.order()[0].login
         assert (login.user, login.password) == ("shop", CANARY)
     assert "leave one" in refused(f"amqp://shop:{CANARY}@h", password="x")
 

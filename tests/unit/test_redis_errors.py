@@ -6,6 +6,7 @@ import pytest
 
 from pillarbox.brokers.redis.errors import (
     ErrorReply,
+    is_demotion,
     is_script_refusal,
     read_add_reply,
     read_run_reply,
@@ -164,3 +165,27 @@ def test_a_field_that_is_too_large_for_a_script_is_the_fault_of_one_that_nobody_
 def test_a_server_that_runs_no_scripts_is_known(words: str, is_refusal: bool) -> None:
     assert is_script_refusal(ErrorReply(words)) is is_refusal
     assert not is_script_refusal([b"1-0"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_one"),
+    [
+        ("READONLY You can't write against a read only replica.", True),
+        ("LOADING Redis is loading the dataset in memory", True),
+        ("MASTERDOWN Link with MASTER is down", True),
+        ("@user_script: 4: -READONLY You can't write against a read only replica.", True),
+        ("OOM command not allowed when used memory > 'maxmemory'.", False),
+        ("NOREPLICAS Not enough good replicas to write.", False),
+        ("NOPERM this user has no permissions", False),
+    ],
+)
+def test_a_server_that_is_no_master_any_more(reply: str, is_one: bool) -> None:
+    """Its connection is left: another one leads to the new master."""
+    assert is_demotion(ErrorReply(reply)) is is_one
+
+
+@pytest.mark.parametrize("code", ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS"])
+def test_a_failover_costs_no_message_an_attempt(code: str) -> None:
+    answer = read_add_reply(ErrorReply(f"{code} it is not the leader"), key="orders")
+    assert isinstance(answer, NotAnswered)
+    assert answer.is_outage

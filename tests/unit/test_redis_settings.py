@@ -52,8 +52,12 @@ def test_durability(option: str, wanted: Durability) -> None:
     ("url", "words"),
     [
         ("redis://", "needs a host"),
-        ("redis://a,b", "neither clusters nor sentinels"),
+        ("redis://a,b", "or the sentinels of one"),
         ("redis://a/orders", "number of a database"),
+        ("redis+sentinel://a,b,c", "sentinels and no master"),
+        ("redis+sentinel://a/shop/orders", "number of a database"),
+        ("redis://a?sentinel_password=x", "need a URL with redis.sentinel"),
+        ("redis+sentinel://a/shop?sentinel_user=x", "no sentinel_password"),
         ("redis://a?colour=red", "no option 'colour'"),
         ("redis://a?url=redis://b", "given twice"),
         ("redis://a?key={colour}", "no such field"),
@@ -75,7 +79,7 @@ def test_what_is_wrong_is_said(url: str, words: str) -> None:
 
 
 def test_the_scheme_is_redis() -> None:
-    with pytest.raises(ConfigError, match="redis:// or rediss://"):
+    with pytest.raises(ConfigError, match="begins with redis://, rediss://"):
         RedisSettings(url="valkey://a")
 
 
@@ -89,3 +93,19 @@ def test_dropping_entries_is_warned_of(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING):
         opened("redis://a?maxlen=1000")
     assert "maxlen=1000" in caplog.text
+
+
+def test_sentinels_name_the_master() -> None:
+    settings = RedisSettings(url="redis+sentinel://s1,s2:7000/shop/3")
+    assert settings.endpoint.hosts == (("s1", 26379), ("s2", 7000))
+    assert (settings.master, settings.database, settings.is_encrypted) == ("shop", 3, False)
+    assert RedisSettings(url="rediss+sentinel://s1/shop").is_encrypted
+    assert RedisSettings(url="redis+sentinel://s1/shop").database == 0
+    assert RedisSettings(url="redis://a").master is None
+
+
+def test_the_login_at_the_sentinels_stays_secret() -> None:
+    transport = opened("redis+sentinel://s1/shop", sentinel_password=CANARY)
+    assert CANARY not in repr(transport)
+    assert CANARY not in repr(transport._server)
+    assert transport._server.sentinel_login.password == CANARY

@@ -99,7 +99,7 @@ def test_store_options_are_kept_apart() -> None:
         ("sqlite:///a#b.db", "%23"),
         ("memory://there", "has no place"),
         ("postgresql://h:port/db", "cannot be read"),
-        ("postgresql://h/db?colour=red", "no option 'colour'; it has keep or pooler"),
+        ("postgresql://h/db?colour=red", "no option 'colour'; it has dialect, keep or pooler"),
         ("postgresql://h/db?synchronous=normal", "no option 'synchronous'"),
         ("sqlite:///x.db?pooler=transaction", "no option 'pooler'; it has keep or synchronous"),
         ("sqlite:///x.db?synchronous=sometimes", "synchronous of a sqlite store is one of"),

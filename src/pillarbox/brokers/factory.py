@@ -116,7 +116,9 @@ _TRANSPORTS: Final = _Registry[TransportFactory](
         "mqtts": "mqtt:mqtt_transport",
         "nats": "nats:nats_transport",
         "redis": "redis:redis_transport",
+        "redis+sentinel": "redis:redis_transport",
         "rediss": "redis:redis_transport",
+        "rediss+sentinel": "redis:redis_transport",
         "sns": "aws:sns_transport",
         "sqs": "aws:sqs_transport",
     },
@@ -130,6 +132,8 @@ _RECEIVERS: Final = _Registry[ReceiverFactory](
         "kafka": "kafka:kafka_receiver",
         "nats": "nats:nats_receiver",
         "redis": "redis:redis_receiver",
+        "redis+sentinel": "redis:redis_receiver",
         "rediss": "redis:redis_receiver",
+        "rediss+sentinel": "redis:redis_receiver",
     },
 )

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound=msgspec.Struct)
-_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*):(?P<location>[^?#]*)(?:\?(?P<query>[^#]*))?")
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<location>[^?#]*)(?:\?(?P<query>[^#]*))?")
 _OPTION: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\.(?P<entry>[A-Za-z0-9_.-]+))?=(?P<value>.*)", re.DOTALL)
 
 
@@ -117,7 +117,7 @@ def _add_option(options: dict[str, object], name: str, entry: str | None, value:
 
 
 _ENDPOINT: Final = re.compile(
-    r"[a-z][a-z0-9.-]*://(?:(?P<login>[^/@]*)@)?(?P<hosts>[^/@]+)(?:/(?P<path>.*))?", re.DOTALL
+    r"[a-z][a-z0-9+.-]*://(?:(?P<login>[^/@]*)@)?(?P<hosts>[^/@]+)(?:/(?P<path>.*))?", re.DOTALL
 )
 _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,5}))?")
 _LONGEST_TIMEOUT: Final = timedelta(hours=1)

@@ -1,8 +1,9 @@
 """Store URLs: the store, its address and its options in one line.
 
     sqlite:///relative.db   sqlite:////absolute.db   postgresql://user:${PASSWORD}@host:5432/db?sslmode=verify-full
-    mysql://user:${PASSWORD}@host:3306/db?ssl_ca=%2Fetc%2Fca.pem   memory://
+    postgresql://host/db?schema=acme   mysql://user:${PASSWORD}@host:3306/db?ssl_ca=%2Fetc%2Fca.pem   memory://
 
+Several hosts of one cluster stand between commas: mysql://user@db-1,db-2,db-3/shop.
 A driver can be named, as in postgresql+psycopg://. No driver is imported to read one.
 """
 
@@ -23,14 +24,14 @@ from pillarbox.message import Names
 from pillarbox.redaction import expand_variables, redact_url
 from pillarbox.stores.postgres.driver import DriverName
 
-__all__ = ["StoreUrl", "check_sqlite_url", "list_schemes", "parse_store_url"]
+__all__ = ["StoreUrl", "check_sqlite_url", "choose_names", "list_schemes", "parse_store_url"]
 
 _KEEP: Final = ("full", "no-payload", "off")
 _OPTIONS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType(
     {
         "memory": {"keep": _KEEP},
-        "mysql": {"keep": _KEEP},
-        "postgresql": {"keep": _KEEP, "pooler": ("none", "transaction")},
+        "mysql": {"keep": _KEEP, "wakeups": ("on", "off")},
+        "postgresql": {"keep": _KEEP, "pooler": ("none", "transaction"), "dialect": ("native", "portable")},
         "sqlite": {"keep": _KEEP, "synchronous": ("full", "normal")},
     }
 )
@@ -72,6 +73,8 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, str] = {}
     driver: DriverName | None = None
     """The driver that a PostgreSQL URL asks for, as in `postgresql+psycopg://`."""
+    schema: str | None = None
+    """The schema of the tables, where the URL names one: `postgresql:///shop?schema=acme`."""
 
     def __repr__(self) -> str:
         return f"StoreUrl({self.redacted!r})"
@@ -108,6 +111,18 @@ def check_sqlite_url(url: StoreUrl, names: Names) -> None:
         raise ConfigError("The SQLite URL names no file: write sqlite:///relative.db or sqlite:////absolute.db.")
 
 
+def choose_names(url: StoreUrl, names: Names | None) -> Names:
+    """Return the names of the tables: those given, with the schema that the URL names. `ConfigError` if they differ."""
+    names = Names() if names is None else names
+    if url.schema is None or url.schema == names.schema:
+        return names
+    if names.schema is not None:
+        raise ConfigError(
+            f"The store URL says schema={url.schema}, and the configuration says {names.schema}: leave one of them out."
+        )
+    return Names(url.schema, names.prefix)
+
+
 def list_schemes() -> Sequence[str]:
     """List the built-in schemes, and those of other packages in the entry point group `pillarbox.stores`."""
     return sorted({*_OPTIONS, *entry_points(group="pillarbox.stores").names})
@@ -136,17 +151,28 @@ def _parse_postgresql(scheme: str, address: str, query: str) -> StoreUrl:
             "The PostgreSQL URL cannot be read: write postgresql://user@host:5432/database, a password after the user "
             "and a colon, and special characters in both and in options as %XX."
         )
-    pairs = _parse_pairs(query)
+    pairs = dict(_parse_pairs(query))
+    schema = _take_schema(pairs)
     ours = {name: value for name, value in pairs.items() if name not in _POSTGRES_PARAMETERS}
     theirs = "&".join(f"{name}={value}" for name, value in pairs.items() if name in _POSTGRES_PARAMETERS)
     dsn = f"{scheme}://{login}{at}{hosts}{slash}{database}" + (f"?{theirs}" if theirs else "")
-    return StoreUrl(scheme=scheme, dsn=dsn, redacted=redact_url(dsn), options=_check_options(scheme, ours))
+    redacted = redact_url(dsn) + _describe_schema(schema, has_query=bool(theirs))
+    return StoreUrl(scheme=scheme, dsn=dsn, redacted=redacted, options=_check_options(scheme, ours), schema=schema)
+
+
+def _take_schema(pairs: dict[str, str]) -> str | None:
+    """Take the option schema out of the pairs; `ConfigError` unless it is the name of one."""
+    return None if (schema := pairs.pop("schema", None)) is None else Names(unquote(schema)).schema
+
+
+def _describe_schema(schema: str | None, *, has_query: bool) -> str:
+    return "" if schema is None else f"{'&' if has_query else '?'}schema={schema}"
 
 
 def _parse_mysql(scheme: str, address: str, query: str) -> StoreUrl:
     authority, _, database = address.partition("/")
-    login, at, host = authority.rpartition("@")
-    if "@" in database + query or not database or not _HOST.fullmatch(host):
+    login, at, hosts = authority.rpartition("@")
+    if "@" in database + query or not database or not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         raise ConfigError(
             "The MySQL URL cannot be read: write mysql://user@host:3306/database, a password after the user and a "
             "colon, and special characters in both and in options as %XX."
@@ -155,7 +181,7 @@ def _parse_mysql(scheme: str, address: str, query: str) -> StoreUrl:
     _check_ssl(pairs)
     ours = {name: value for name, value in pairs.items() if name not in _MYSQL_PARAMETERS}
     theirs = "&".join(f"{name}={value}" for name, value in pairs.items() if name in _MYSQL_PARAMETERS)
-    dsn = f"{scheme}://{login}{at}{host}/{database}" + (f"?{theirs}" if theirs else "")
+    dsn = f"{scheme}://{login}{at}{hosts}/{database}" + (f"?{theirs}" if theirs else "")
     return StoreUrl(scheme=scheme, dsn=dsn, redacted=redact_url(dsn), options=_check_options(scheme, ours))
 
 

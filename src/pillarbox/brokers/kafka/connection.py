@@ -94,6 +94,14 @@ class ProducerConnection:
         except TransportUnavailable as error:
             raise unreachable_error(self._where, str(error), check=WHAT_TO_CHECK) from error
 
+    async def _await_cluster(self) -> None:
+        """Send nothing while the cluster is known to be down, nor before a new producer has met it.
+
+        A producer that is given messages before it has a connection looks for one only after half a second.
+        """
+        if self.down is not None or self._producer is None:
+            await self.ping()
+
     async def send_runs(self, runs: Sequence[Sequence[EncodedMessage]]) -> list[list[DeliveryReport]]:
         """Send runs, each to one topic, and return their reports. A cluster has the beginning of a run, or all of it.
 
@@ -102,8 +110,7 @@ class ProducerConnection:
         producer already.
         """
         started_at = asyncio.get_running_loop().time()
-        if self.down is not None:
-            await self.ping()
+        await self._await_cluster()
         producer = self._get_producer()
         heads = PendingSend([run[0] for run in runs], of_runs=True)
         reports = [[report] for report in await self._send(producer, heads, seconds=self._seconds)]
@@ -128,8 +135,7 @@ class ProducerConnection:
 
         A cancelled send takes back its messages, unless other sends have messages in the same producer.
         """
-        if self.down is not None:
-            await self.ping()
+        await self._await_cluster()
         return await self._send(self._get_producer(), PendingSend(messages), seconds=self._seconds)
 
     async def _send(self, producer: _AsyncProducer, send: PendingSend, *, seconds: float) -> list[DeliveryReport]:

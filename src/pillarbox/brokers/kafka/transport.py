@@ -51,6 +51,7 @@ class KafkaTransport:
             addresses="{" in settings.topic,
             ping_is_witness=True,
             runs=True,
+            slow_runs=True,
         )
         self.settings = settings
         self._address = compile_template(settings.topic, option="topic", transport="kafka", rules=TOPIC_RULES)
@@ -102,12 +103,18 @@ class KafkaTransport:
         if unusable:
             reports |= {index: unusable[one.topic] for index, one in encoded.items() if one.topic in unusable}
             encoded = {index: one for index, one in encoded.items() if index not in reports}
-        runs = [run for run in self._cut_runs(find_runs(messages), reports) if len(run) > 1]
+        found = find_runs(messages)
+        if not found and not reports:
+            return self._to_outcomes(await self._produce(list(encoded.values())))
+        runs = [run for run in self._cut_runs(found, reports) if len(run) > 1]
         in_runs = {index for run in runs for index in run}
         singles = [index for index in encoded if index not in in_runs and index not in reports]
         reports |= await self._produce_all(encoded, singles=singles, runs=runs)
+        return self._to_outcomes([reports[index] for index in range(len(messages))])
+
+    def _to_outcomes(self, reports: Sequence[DeliveryReport]) -> Sequence[Outcome]:
         return to_outcomes(
-            [reports[index] for index in range(len(messages))],
+            reports,
             where=self.settings.display_url,
             timeout=self._seconds,
             down=self._connection.down or self._run_connection.down,

@@ -13,6 +13,7 @@ from pillarbox.brokers.mqtt.connection import start_session
 from pillarbox.brokers.mqtt.settings import MqttSettings
 from pillarbox.brokers.settings import Login
 from pillarbox.contracts.finding import Finding
+from pillarbox.hosts import HostList
 from pillarbox.message import MAX_PAYLOAD
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _VERSION: Final = "$SYS/broker/version"
 
 async def check_broker(settings: MqttSettings, *, login: Login, tls: ssl.SSLContext | None) -> Sequence[Finding]:
     """Return findings, worst first; raise `TransportUnavailable` if the broker cannot be reached."""
-    client_loop, connack = await start_session(settings, login=login, tls=tls)
+    client_loop, connack = await start_session(settings, hosts=HostList(settings.endpoint.hosts), login=login, tls=tls)
     try:
         async with asyncio.timeout(settings.timeout.total_seconds()):
             statistics = await _read_statistics(client_loop)

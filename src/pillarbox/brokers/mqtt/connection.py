@@ -21,10 +21,12 @@ from pillarbox.brokers.mqtt.client import ClientLoop, MqttClient, PackedProperti
 from pillarbox.brokers.mqtt.encoding import EncodedMessage
 from pillarbox.brokers.mqtt.errors import AcknowledgementPolicy, advise_on_refused_connect, to_outcome
 from pillarbox.brokers.mqtt.settings import MqttSettings
+from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.brokers.send_batch import DELIVERED, SendBatch
 from pillarbox.brokers.settings import Login
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
+from pillarbox.hosts import HostList
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, ConnectFlags
@@ -34,9 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["MqttConnection", "connect", "start_session"]
 
 
-async def connect(settings: MqttSettings, *, login: Login, tls: ssl.SSLContext | None) -> MqttConnection:
+Hosts = HostList[tuple[str, int]]
+
+
+async def connect(settings: MqttSettings, *, hosts: Hosts, login: Login, tls: ssl.SSLContext | None) -> MqttConnection:
     """Connect to the broker, within the limits of its CONNACK; raise `TransportUnavailable` if that fails."""
-    client_loop, connack = await start_session(settings, login=login, tls=tls)
+    client_loop, connack = await start_session(settings, hosts=hosts, login=login, tls=tls)
     try:
         return MqttConnection(
             client_loop,
@@ -49,30 +54,25 @@ async def connect(settings: MqttSettings, *, login: Login, tls: ssl.SSLContext |
 
 
 async def start_session(
-    settings: MqttSettings, *, login: Login, tls: ssl.SSLContext | None
+    settings: MqttSettings, *, hosts: Hosts, login: Login, tls: ssl.SSLContext | None
 ) -> tuple[ClientLoop, Properties | None]:
     """Connect to the first broker that accepts; return the client and the properties of the CONNACK.
 
-    Raises the error of the last broker if none accepts. The session starts clean and ends with the connection, so
-    neither broker nor client has anything left to send again.
+    The session starts clean and ends with the connection, so neither broker nor client has anything left to send again.
     """
-    failure = TransportUnavailable("The mqtt transport has no broker to connect to.")
-    hosts = settings.endpoint.hosts
-    seconds = settings.timeout.total_seconds() / len(hosts)
-    for host, port in hosts:
-        try:
-            with _map_connect_errors(settings.display_url, seconds):
-                async with asyncio.timeout(seconds):
-                    sock = await connect_socket(host, port, tls=tls, seconds=seconds)
-                    # A random id: two connections with the same id would close each other.
-                    client = MqttClient(client_id=f"{settings.client_id}-{secrets.token_hex(8)}", sock=sock)
-                    if login.user or login.password:
-                        client.username_pw_set(login.user, login.password)
-                    client_loop = ClientLoop(client)
-                    return client_loop, await _exchange_connect(client_loop, host, port, settings=settings)
-        except TransportUnavailable as error:
-            failure = error
-    raise failure
+
+    async def start_at(host: tuple[str, int], seconds: float) -> tuple[ClientLoop, Properties | None]:
+        with _map_connect_errors(settings.display_url, seconds):
+            async with asyncio.timeout(seconds):
+                sock = await connect_socket(*host, tls=tls, seconds=seconds)
+                # A random id: two connections with the same id would close each other.
+                client = MqttClient(client_id=f"{settings.client_id}-{secrets.token_hex(8)}", sock=sock)
+                if login.user or login.password:
+                    client.username_pw_set(login.user, login.password)
+                client_loop = ClientLoop(client)
+                return client_loop, await _exchange_connect(client_loop, *host, settings=settings)
+
+    return await connect_first(hosts, start_at, seconds=settings.timeout.total_seconds())
 
 
 async def _exchange_connect(

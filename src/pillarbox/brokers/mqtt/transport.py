@@ -18,6 +18,7 @@ from pillarbox.brokers.tls import build_tls_context
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
+from pillarbox.hosts import HostList
 from pillarbox.message import Message
 
 __all__ = ["MqttTransport", "mqtt_transport"]
@@ -33,6 +34,7 @@ class MqttTransport:
     def __init__(self, settings: MqttSettings, *, environ: Mapping[str, str] = os.environ) -> None:
         self.features = TransportFeatures(name="mqtt", addresses="{" in settings.topic, ping_is_witness=True)
         self.settings = settings
+        self._hosts = HostList(settings.endpoint.hosts)
         self._login = settings.login(settings.endpoint, environ=environ)
         self._tls = (
             build_tls_context(settings, transport="mqtt", where=settings.display_url) if settings.is_encrypted else None
@@ -95,7 +97,9 @@ class MqttTransport:
         if self._connections and self._connections[-1].is_open:
             return self._connections[-1]
         if self._connecting is None:
-            self._connecting = asyncio.create_task(connect(self.settings, login=self._login, tls=self._tls))
+            self._connecting = asyncio.create_task(
+                connect(self.settings, hosts=self._hosts, login=self._login, tls=self._tls)
+            )
             self._connecting.add_done_callback(self._on_connected)
         connecting = self._connecting
         try:

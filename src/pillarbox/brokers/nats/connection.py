@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -15,9 +15,10 @@ from pillarbox.brokers.nats.nkeys import KeyLogin, login_by_credentials, login_b
 from pillarbox.brokers.nats.settings import NAME, NatsConnectionSettings
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import MissingExtra, TransportUnavailable
+from pillarbox.hosts import HostList
 from pillarbox.progress import bound_unsent
 
-__all__ = ["Client", "Server", "close_client", "connect_client", "connect_first"]
+__all__ = ["Client", "Server", "close_client", "connect_client"]
 
 try:
     from nats.aio.client import DEFAULT_PENDING_SIZE, DEFAULT_PING_INTERVAL
@@ -27,7 +28,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("nats-py", extra="nats", needed_for="The nats transport") from error
 
-T = TypeVar("T")
 _CLIENT_NAME: Final = "pillarbox"
 
 
@@ -124,7 +124,7 @@ class _Login(msgspec.Struct, frozen=True):
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """A server or a cluster, with login and TLS."""
 
-    addresses: Sequence[str]
+    addresses: HostList[str]
     """Host and port of each server."""
     where: str
     """The servers, for people."""
@@ -141,7 +141,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         addresses = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in settings.endpoint.hosts]
         where = f"NATS at {','.join(addresses)}"
         return cls(
-            addresses=addresses,
+            addresses=HostList(addresses),
             where=where,
             login=_read_login(settings, environ),
             tls=build_tls_context(settings, transport=NAME, where=where),
@@ -171,44 +171,33 @@ def _read_login(settings: NatsConnectionSettings, environ: Mapping[str, str]) ->
     return _Login(user=login.user, password=login.password)
 
 
-async def connect_first(server: Server, connect: Callable[[str], Awaitable[T]]) -> T:
-    """Return what `connect` makes of the first address that works; raise its first `TransportUnavailable` if none."""
-    failures = []
-    for address in server.addresses:
-        try:
-            return await connect(address)
-        except TransportUnavailable as error:
-            failures.append(error)
-    raise failures[0]
-
-
 async def connect_client(
     client: Client,
     server: Server,
     address: str,
     *,
+    seconds: float,
     on_closed: Callable[[], Awaitable[None]],
     on_error: Callable[[Exception], Awaitable[None]] | None = None,
     set_up: Callable[[], Awaitable[None]] | None = None,
     pending_size: int = DEFAULT_PENDING_SIZE,
     ping_interval: int = DEFAULT_PING_INTERVAL,
 ) -> None:
-    """Connect a client to one address, and `set_up` what uses it, both within the server's timeout.
+    """Connect a client to one address, and `set_up` what uses it, both within so many seconds.
 
     `on_error` is called with errors that belong to no call, `on_closed` when the connection has ended.
     """
     errors: list[Exception] = []
 
     async def note_error(error: Exception) -> None:
-        if not errors:
-            errors.append(error)
+        errors.append(error)
         if on_error is not None:
             await on_error(error)
 
     login, key = server.login, server.login.key
     jwt = None if key is None or key.jwt is None else bytearray(key.jwt.encode())
     try:
-        async with asyncio.timeout(server.seconds):
+        async with asyncio.timeout(seconds):
             await client.connect(
                 servers=[f"nats://{address}"],
                 name=_CLIENT_NAME,
@@ -227,7 +216,7 @@ async def connect_client(
                 # It tries each server once more than this, and at once.
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
-                connect_timeout=server.seconds,  # type: ignore[arg-type]  # declared as int, but only compared and awaited
+                connect_timeout=seconds,  # type: ignore[arg-type]  # declared as int, but only compared and awaited
                 error_cb=note_error,
                 closed_cb=on_closed,
             )
@@ -238,11 +227,20 @@ async def connect_client(
         raise
     except Exception as error:
         await close_client(client)
-        # The client itself raises only that no server is left; the first error that it reported is the reason.
-        raise map_connect_error(errors[0] if errors else error, server.where, seconds=server.seconds) from error
+        raise map_connect_error(_find_reason(errors) or error, server.where, seconds=seconds) from error
     except BaseException:
         await close_client(client)
         raise
+
+
+def _find_reason(errors: Sequence[Exception]) -> Exception | None:
+    """Return the error that says most. The client itself raises only that no server is left.
+
+    It tries twice. A server that refuses a login says so and closes at once: a try whose write fails before the answer
+    is read knows only of a lost connection.
+    """
+    said = (error for error in errors if not isinstance(error, OSError))
+    return next(said, errors[0] if errors else None)
 
 
 async def close_client(client: Client) -> None:

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from pillarbox.brokers.errors import connection_broken_error
-from pillarbox.brokers.nats.connection import Server, close_client, connect_client, connect_first
+from pillarbox.brokers.nats.connection import Server, close_client, connect_client
 from pillarbox.brokers.nats.encoding import Delivery, parse_delivery, to_incoming_message
 from pillarbox.brokers.nats.errors import describe_error
 from pillarbox.brokers.nats.settings import NAME, NatsReceiverSettings, nats_receiver_settings
 from pillarbox.brokers.nats.streams import ConsumerState, ensure_consumer, find_ack_wait, find_horizon
-from pillarbox.brokers.reconnecting import ReconnectingConnection
+from pillarbox.brokers.reconnecting import ReconnectingConnection, connect_first
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.contracts.receiver import IncomingMessage, ReceiverFeatures
 from pillarbox.errors import TransportUnavailable
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 __all__ = ["NatsReceiver", "RedeliveryBarrier", "nats_receiver"]
 
@@ -152,6 +153,7 @@ class PullSubscription:
         self._settings = settings
         self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{settings.stream}.{settings.durable}"
         self._inbox = ""
+        self._messages: Subscription | None = None
         self._waiting: deque[Delivery] = deque()
         self._changed = asyncio.Event()
         self._request = 0
@@ -173,15 +175,20 @@ class PullSubscription:
     async def connect(cls, server: Server, settings: NatsReceiverSettings) -> Self:
         """Subscribe to the durable consumer; raise `TransportUnavailable` when that is not possible."""
 
-        async def connect_to(address: str) -> Self:
+        async def connect_to(address: str, seconds: float) -> Self:
             # A new one for each address: a client that failed reports its end to the subscription it belongs to.
             subscription = cls(server, settings)
             await connect_client(
-                subscription.client, server, address, on_closed=subscription._on_closed, ping_interval=_PING_INTERVAL
+                subscription.client,
+                server,
+                address,
+                seconds=seconds,
+                on_closed=subscription._on_closed,
+                ping_interval=_PING_INTERVAL,
             )
             return subscription
 
-        subscription: Self = await connect_first(server, connect_to)
+        subscription: Self = await connect_first(server.addresses, connect_to, seconds=server.seconds)
         try:
             await subscription._start()
         except BaseException:
@@ -192,7 +199,7 @@ class PullSubscription:
     async def _start(self) -> None:
         info = await ensure_consumer(self.client, self._settings, where=self._where)
         self._inbox = self.client.new_inbox()
-        await self.client.subscribe(
+        self._messages = await self.client.subscribe(
             f"{self._inbox}.*", cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
         )
         ack_wait = find_ack_wait(info.config)
@@ -261,14 +268,25 @@ class PullSubscription:
 
     async def close(self) -> None:
         """Give back what is in hand, so that it is redelivered at once, and disconnect."""
-        self._to_give_back |= self._in_hand
-        self._in_hand.clear()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self._end_pull_request()
+                self._to_give_back |= self._in_hand
+                self._in_hand.clear()
                 await self._send_naks()
                 await self.client.flush(timeout=round(_CLOSE_TIMEOUT))
         self._break("it was closed")
         await close_client(self.client)
+
+    async def _end_pull_request(self) -> None:
+        """Have the server forget our pull request: it would answer it with what is given back now.
+
+        A server of version 2.9 even loses the first message that it redelivers to a request whose client is gone, until
+        `ack_wait` ends. It forgets such requests when it counts them, for the consumer's state.
+        """
+        if self._messages is not None and self._outstanding > 0:
+            await self._messages.drain()  # type: ignore[no-untyped-call]
+            await ensure_consumer(self.client, self._settings, where=self._where)
 
     def _break(self, why: str) -> None:
         if self.reason is None:

@@ -15,7 +15,7 @@ import msgspec
 from pillarbox.brokers.checks import expand_topics, sort_findings
 from pillarbox.brokers.errors import connection_broken_error
 from pillarbox.brokers.nats.checks import check_permissions, check_streams
-from pillarbox.brokers.nats.connection import Server, close_client, connect_client, connect_first
+from pillarbox.brokers.nats.connection import Server, close_client, connect_client
 from pillarbox.brokers.nats.encoding import BATCH_HEADERS, SUBJECT_RULES, EncodedMessage, Encoder, build_batch_frame
 from pillarbox.brokers.nats.errors import (
     BatchRefused,
@@ -32,7 +32,7 @@ from pillarbox.brokers.nats.errors import (
 )
 from pillarbox.brokers.nats.settings import NAME, NatsSettings, nats_settings
 from pillarbox.brokers.nats.streams import declare_stream
-from pillarbox.brokers.reconnecting import ReconnectingConnection
+from pillarbox.brokers.reconnecting import ReconnectingConnection, connect_first
 from pillarbox.brokers.send_batch import (
     DELIVERED,
     UNSENT,
@@ -200,8 +200,10 @@ def _has_answer(result: Sequence[Outcome] | BaseException) -> bool:
 class Publisher:
     """Publishes, and listens for acknowledgements on an inbox of its own. Up until `reason` says why it broke."""
 
-    def __init__(self, server: Server, *, window: int) -> None:
+    def __init__(self, server: Server, *, window: int, address: str) -> None:
         self.client = server.build_client()
+        self._servers = server.addresses
+        self._address = address
         self.reason: str | None = None
         self.is_doubted = False
         """Something was not answered in time: `check` it before it is used again."""
@@ -222,12 +224,13 @@ class Publisher:
     async def connect(cls, server: Server, *, window: int) -> Self:
         """Connect to the first server that accepts us; raise `TransportUnavailable` when none does."""
 
-        async def connect_to(address: str) -> Self:
-            publisher = cls(server, window=window)
+        async def connect_to(address: str, seconds: float) -> Self:
+            publisher = cls(server, window=window, address=address)
             await connect_client(
                 publisher.client,
                 server,
                 address,
+                seconds=seconds,
                 on_error=publisher._on_error,
                 on_closed=publisher._on_closed,
                 set_up=publisher._listen,
@@ -235,7 +238,7 @@ class Publisher:
             )
             return publisher
 
-        return await connect_first(server, connect_to)
+        return await connect_first(server.addresses, connect_to, seconds=server.seconds)
 
     @property
     def has_batches(self) -> bool:
@@ -393,11 +396,15 @@ class Publisher:
             raise TransportUnavailable(self.reason)
 
     async def _check(self) -> None:
+        # Where there are others, a server that has been silent gets its share of the time, and is the last to be tried:
+        # a frozen one accepts connections, and answers nothing.
+        seconds = self._seconds / len(self._servers) if self.is_doubted else self._seconds
         try:
-            await self.client.rtt(timeout=self._seconds)  # type: ignore[arg-type]  # declared as int, but only awaited
+            await self.client.rtt(timeout=seconds)  # type: ignore[arg-type]  # declared as int, but only awaited
             self.is_doubted = False
         except Exception as error:
-            self._break(describe_error(error, seconds=self._seconds))
+            self._servers.note_failure(self._address)
+            self._break(describe_error(error, seconds=seconds))
             await self.close()
 
     async def close(self) -> None:

@@ -29,9 +29,11 @@ from pillarbox.brokers.rabbitmq.amqp import (
 )
 from pillarbox.brokers.rabbitmq.errors import Broken, Closed, Ended, NotAmqp, map_connect_error
 from pillarbox.brokers.rabbitmq.settings import NAME, RabbitmqConnectionSettings
+from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.brokers.settings import Login
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import TransportUnavailable
+from pillarbox.hosts import HostList
 from pillarbox.progress import bound_unsent
 
 __all__ = ["Channel", "Connection", "Connector"]
@@ -85,6 +87,7 @@ class Connection:
         self.written = 0
         """Bytes written so far."""
         self.server_version = ""
+        self.server: ConnectionParameters | None = None
         self.reason: Ended | None = None
         self.blocked: str | None = None
         """Why the broker accepts no messages at present: it is short of memory or disk."""
@@ -347,34 +350,39 @@ class Connector:
         given = settings.login(endpoint, environ=environ)
         login = Login(given.user or "guest", given.password or ("guest" if given.user is None else ""))
         tls = build_tls_context(settings, transport=NAME, where=self.where) if settings.is_encrypted else None
-        self.servers = [
-            ConnectionParameters(
-                host=host, port=port, vhost=endpoint.path or "/", login=login, mechanism=settings.auth.upper(), tls=tls
-            )
-            for host, port in endpoint.hosts
-        ]
-        """The one that accepted last is first."""
+        self.servers = HostList(
+            [
+                ConnectionParameters(
+                    host=host, port=port, vhost=endpoint.path or "/", login=login, mechanism=settings.auth.upper(),
+                    tls=tls,
+                )
+                for host, port in endpoint.hosts
+            ]
+        )  # fmt: skip
 
     async def connect(self) -> Connection:
-        """Connect to the first server that accepts; raise `TransportUnavailable` with the refusal of the last."""
-        last: TransportUnavailable | None = None
-        for server in list(self.servers):
-            try:
-                async with asyncio.timeout(self.seconds):
-                    return await Connection.open(server)
-            except (OSError, TimeoutError, Ended, NotAmqp) as error:
-                last = map_connect_error(error, where=self.where)
-                last.__cause__ = error
-                self.servers.append(self.servers.pop(0))
-        raise last or TransportUnavailable(f"{self.where} has no server.")
+        """Connect to the first server that accepts; raise `TransportUnavailable` if none does."""
+        return await connect_first(self.servers, self._connect_to, seconds=self.seconds)
+
+    async def _connect_to(self, server: ConnectionParameters, seconds: float) -> Connection:
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await Connection.open(server)
+                connection.server = server
+                return connection
+        except (OSError, TimeoutError, Ended, NotAmqp) as error:
+            raise map_connect_error(error, where=self.where) from error
 
     async def call_apart(self, connection: Connection, build: Callable[[int], bytes] | None = None) -> Closed | None:
         """Call `Connection.call_apart`; raise `TransportUnavailable` when the broker does not answer in time.
 
-        Where the broker allows no further channel, the call has a connection of its own.
+        Where the broker allows no further channel, the call has a connection of its own. Where there are other servers,
+        each gets its share of the time, and one that is silent is the last to be tried: a frozen one accepts
+        connections, and answers nothing.
         """
+        seconds = self.seconds / len(self.servers)
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(seconds):
                 if connection.has_free_channel:
                     return await connection.call_apart(build)
                 connection = other = await self.connect()
@@ -384,6 +392,8 @@ class Connector:
                     await other.close()
         except TimeoutError as error:
             connection.abort("it did not answer a question")
-            raise TransportUnavailable(f"{self.where} did not answer within {self.seconds:g} s.") from error
+            if connection.server is not None:
+                self.servers.note_failure(connection.server)
+            raise TransportUnavailable(f"{self.where} did not answer within {seconds:g} s.") from error
         except (Ended, NotAmqp) as error:
             raise connection_broken_error(self.where, describe_error(error)) from error

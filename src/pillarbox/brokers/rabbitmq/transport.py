@@ -143,7 +143,7 @@ def _build_management(
 ) -> Management | None:
     if settings.management is None:
         return None
-    url, server = settings.management.read(option="management", environ=environ), connector.servers[0]
+    url, server = settings.management.read(option="management", environ=environ), connector.servers.order()[0]
     return Management.from_url(
         url, login=server.login, vhost=server.vhost, timeout=connector.seconds,
         tls=server.tls or build_tls_context(settings, transport=NAME, where="the management API"),

@@ -14,6 +14,8 @@ from pillarbox.redaction import redact_line
 
 __all__ = ["check_server"]
 
+_LEAST_SENTINELS: Final = 3
+"""With fewer, no majority is left when one is away."""
 _SETTINGS: Final = (
     "appendonly",
     "appendfsync",
@@ -32,7 +34,7 @@ async def check_server(connection: Connection, settings: RedisSettings, *, topic
         findings.append(_report_unseen_settings(values))
     else:
         findings += _check_settings(values, settings.required_durability)
-    findings += _check_replication(await _read_replication(connection))
+    findings += _check_replication(await _read_replication(connection), has_sentinels=settings.has_sentinels)
     for key in expand_topics(settings.key, topics):
         findings += await _check_key(connection, key, settings)
     findings += _check_options(settings)
@@ -103,7 +105,7 @@ def _check_appendfsync(appendfsync: str, durability: Durability) -> Iterator[Fin
         )
 
 
-def _check_replication(info: Mapping[str, str]) -> Iterator[Finding]:
+def _check_replication(info: Mapping[str, str], *, has_sentinels: bool) -> Iterator[Finding]:
     """Yield findings about the server's replicas, from the section replication of INFO."""
     if info.get("role") == "slave":
         yield report_critical(
@@ -113,6 +115,13 @@ def _check_replication(info: Mapping[str, str]) -> Iterator[Finding]:
             fix="Put the master into the URL.",
         )
     replicas = info.get("connected_slaves", "0")
+    if replicas == "0" and has_sentinels and info.get("role") == "master":
+        yield report_warning(
+            "redis.no-replica",
+            what="The master has no replica.",
+            why="The sentinels have nothing to put in its place when it dies.",
+            fix="Run at least two replicas, and set min-replicas-to-write 1.",
+        )
     if replicas != "0" and info.get("min_slaves_good_slaves") is None:
         yield report_warning(
             "redis.min-replicas",
@@ -169,6 +178,14 @@ def _report_unseen_settings(reply: ErrorReply) -> Finding:
 
 
 def _check_options(settings: RedisSettings) -> Iterator[Finding]:
+    sentinels = len(settings.endpoint.hosts)
+    if settings.has_sentinels and sentinels < _LEAST_SENTINELS:
+        yield report_warning(
+            "redis.few-sentinels",
+            what=f"The URL names {'one sentinel' if sentinels == 1 else f'{sentinels} sentinels'}.",
+            why="While it is away nobody tells where the master is, and no majority can choose another one.",
+            fix="Name at least three: redis+sentinel://s1,s2,s3/mymaster.",
+        )
     if settings.maxlen is not None:
         yield report_warning(
             "redis.maxlen",

@@ -13,12 +13,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pillarbox.brokers.errors import describe_error, login_refused_error, not_open_error, tls_error, unreachable_error
+from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.brokers.redis.encoding import encode_command
-from pillarbox.brokers.redis.errors import ErrorReply
+from pillarbox.brokers.redis.errors import ErrorReply, is_demotion
 from pillarbox.brokers.redis.settings import NAME, RedisSettings
 from pillarbox.brokers.settings import Login
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import MissingExtra, TransportUnavailable
+from pillarbox.hosts import HostList
+from pillarbox.redaction import redact_line
 
 __all__ = ["Connection", "ConnectionBroken", "ConnectionPool", "Server", "SharedConnection", "connect"]
 
@@ -59,22 +62,34 @@ class ConnectionBroken(Exception):
     """The connection has ended. The text says why."""
 
 
+Host = tuple[str, int]
+
+
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, with login and TLS."""
+    """A server, or the sentinels that know it, with login and TLS."""
 
     where: str
     """The server, for people."""
     login: Login
     tls: ssl.SSLContext | None
     settings: RedisSettings
+    sentinels: HostList[Host]
+    """Empty where the URL names the server itself."""
+    sentinel_login: Login
 
     @classmethod
     def from_settings(cls, settings: RedisSettings, *, environ: Mapping[str, str]) -> Server:
         """Read secrets and certificates; raise `ConfigError` for one that cannot be read."""
-        ((host, port),) = settings.endpoint.hosts
-        where = f"Redis at {host}:{port}"
+        hosts = ",".join(f"{host}:{port}" for host, port in settings.endpoint.hosts)
+        where = f"Redis {settings.master} of the sentinels {hosts}" if settings.has_sentinels else f"Redis at {hosts}"
+        password = settings.sentinel_password
         return cls(
             where=where,
+            sentinels=HostList(settings.endpoint.hosts if settings.has_sentinels else ()),
+            sentinel_login=Login(
+                settings.sentinel_user,
+                None if password is None else password.read(option="sentinel_password", environ=environ),
+            ),
             login=settings.login(settings.endpoint, environ=environ),
             tls=build_tls_context(settings, transport=NAME, where=where) if settings.is_encrypted else None,
             settings=settings,
@@ -91,6 +106,8 @@ class Connection:
         self.used_at = 0.0
         self.max_field = _DEFAULT_MAX_FIELD
         """Bytes of a field that the server takes."""
+        self.is_demoted = False
+        """The server is no master any more, or has lost its data: the next connection may lead to another one."""
         self._connection = connection
 
     @property
@@ -110,15 +127,25 @@ class Connection:
         """Return the next reply: bytes, a number, a list, None or an `ErrorReply`; raise `ConnectionBroken` if none."""
         try:
             reply = await self._connection.read_response(disable_decoding=True)
-            return reply if type(reply) is bytes else _map_nested_errors(reply)
+            return reply if type(reply) is bytes else self._map_nested_errors(reply)
         except (ResponseError, AuthenticationError, BusyLoadingError) as error:
             # To redis-py the last two are errors of the connection, and it has closed it.
-            return _to_error_reply(error)
+            return self._to_error_reply(error)
         except (RedisError, OSError) as error:
             raise ConnectionBroken(_describe_error(error)) from error
         except _UNREADABLE as error:
             await self.close()  # nobody knows where the next reply begins
             raise ConnectionBroken(_NOT_REDIS) from error
+
+    def _map_nested_errors(self, reply: object) -> object:
+        if not isinstance(reply, list):
+            return reply
+        return [self._to_error_reply(one) if isinstance(one, RedisError) else one for one in reply]
+
+    def _to_error_reply(self, error: RedisError) -> ErrorReply:
+        reply = _to_error_reply(error)
+        self.is_demoted = self.is_demoted or is_demotion(reply)
+        return reply
 
     async def call(self, *words: str) -> object:
         """Send one command and return its reply."""
@@ -135,17 +162,63 @@ class Connection:
 
 
 async def connect(server: Server) -> Connection:
-    """Connect and log in; raise `TransportUnavailable` when that is not possible."""
-    driver = _build_driver_connection(server)
-    connection = Connection(driver)
+    """Connect and log in; raise `TransportUnavailable` when that is not possible.
+
+    With sentinels, to the server that one of them names: each is asked until one names a server that is a master and
+    accepts. A sentinel that was cut off, or a server that was master until now, is passed over.
+    """
     seconds = server.settings.timeout.total_seconds()
+    if not server.sentinels:
+        return await _connect_to(server, server.settings.endpoint.hosts[0], seconds=seconds)
+
+    async def connect_by(sentinel: Host, share: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + share
+        master = await _ask_sentinel(server, sentinel, seconds=share)
+        return await _connect_to(server, master, seconds=max(0.0, ends_at - loop.time()))
+
+    return await connect_first(server.sentinels, connect_by, seconds=seconds)
+
+
+async def _ask_sentinel(server: Server, sentinel: Host, *, seconds: float) -> Host:
+    """Return the address of the master that this sentinel names."""
+    where = f"The sentinel {sentinel[0]}:{sentinel[1]}"
+    name = server.settings.master or ""
+    driver = _build_driver_connection(server, sentinel, login=server.sentinel_login, database=0, seconds=seconds)
+    connection = Connection(driver)
     try:
         async with asyncio.timeout(seconds):
             await driver.connect()  # type: ignore[no-untyped-call]
-            connection.max_field = server.settings.max_payload or await _find_max_field(connection)
+            reply = await connection.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+    except (RedisError, ConnectionBroken, OSError) as error:
+        raise _map_connect_error(error, server, where=where, seconds=seconds) from error
+    except _UNREADABLE as error:
+        raise unreachable_error(where, _NOT_REDIS, check="that it is a sentinel, and the URL") from error
+    finally:
+        await connection.close()
+    if isinstance(reply, ErrorReply):
+        raise TransportUnavailable(f"{where} does not answer ({redact_line(reply)}): check that it is a sentinel.")
+    if reply is None:
+        raise TransportUnavailable(f"{where} knows no master {name!r}: check the name in the URL.")
+    match reply:
+        case [bytes(host), bytes(port)] if port.isdigit():
+            return host.decode(errors="replace"), int(port)
+    raise unreachable_error(where, _NOT_REDIS, check="that it is a sentinel, and the URL")
+
+
+async def _connect_to(server: Server, host: Host, *, seconds: float) -> Connection:
+    settings = server.settings
+    driver = _build_driver_connection(server, host, login=server.login, database=settings.database, seconds=seconds)
+    connection = Connection(driver)
+    try:
+        async with asyncio.timeout(seconds):
+            await driver.connect()  # type: ignore[no-untyped-call]
+            if server.sentinels and not await _is_master(connection):
+                raise ConnectionBroken(f"{host[0]}:{host[1]} is not a master any more, or not yet")
+            connection.max_field = settings.max_payload or await _find_max_field(connection)
     except (RedisError, ConnectionBroken, OSError) as error:  # TimeoutError is an OSError
         await connection.close()
-        raise _map_connect_error(error, server, seconds=seconds) from error
+        raise _map_connect_error(error, server, where=server.where, seconds=seconds) from error
     except _UNREADABLE as error:
         await connection.close()
         raise unreachable_error(server.where, _NOT_REDIS, check="that it is Redis, and the URL") from error
@@ -155,21 +228,27 @@ async def connect(server: Server) -> Connection:
     return connection
 
 
-def _build_driver_connection(server: Server) -> RedisConnection:
-    settings = server.settings
-    ((host, port),) = settings.endpoint.hosts
+async def _is_master(connection: Connection) -> bool:
+    # Sentinels name a new master a moment before it is one. A login that may not ask finds out by what it sends.
+    reply = await connection.call("ROLE")
+    return not isinstance(reply, list) or reply[:1] == [b"master"]
+
+
+def _build_driver_connection(
+    server: Server, host: Host, *, login: Login, database: int, seconds: float
+) -> RedisConnection:
     cls = RedisConnection if server.tls is None else SSLConnection
     connection = cls(
-        host=host,
-        port=port,
-        db=settings.database,
-        username=server.login.user,
-        password=server.login.password,
+        host=host[0],
+        port=host[1],
+        db=database,
+        username=login.user,
+        password=login.password,
         client_name="pillarbox",
         protocol=2,
         # It would send a failed command again, up to ten times: an entry for each.
         retry=Retry(NoBackoff(), 0),
-        socket_connect_timeout=settings.timeout.total_seconds(),
+        socket_connect_timeout=seconds,
         socket_timeout=None,  # a timer for every reply would cost more than the reply; there is one for all of them
     )
     if isinstance(connection, SSLConnection):
@@ -204,23 +283,17 @@ def _to_error_reply(error: RedisError) -> ErrorReply:
     return ErrorReply(str(error) if code is None else f"{code} {error}")
 
 
-def _map_nested_errors(reply: object) -> object:
-    if not isinstance(reply, list):
-        return reply
-    return [_to_error_reply(one) if isinstance(one, RedisError) else one for one in reply]
-
-
-def _map_connect_error(error: Exception, server: Server, *, seconds: float) -> TransportUnavailable:
+def _map_connect_error(error: Exception, server: Server, *, where: str, seconds: float) -> TransportUnavailable:
     cause = error.__context__ if isinstance(error.__context__, ssl.SSLError) else error
     if isinstance(cause, ssl.SSLError):
-        return tls_error(server.where, describe_error(cause))
+        return tls_error(where, describe_error(cause))
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
-        return login_refused_error(server.where, _describe_error(error), check="user and password, and what they allow")
+        return login_refused_error(where, _describe_error(error), check="user and password, and what they allow")
     if isinstance(error, BusyLoadingError):
-        return TransportUnavailable(f"{server.where} is loading its data: wait.")
+        return TransportUnavailable(f"{where} is loading its data: wait.")
     reason = describe_error(error, seconds=seconds) if isinstance(error, TimeoutError) else _describe_error(error)
     state = "runs" if server.tls is None else "runs and speaks TLS"
-    return unreachable_error(server.where, reason, check=f"that it {state}, and the URL")
+    return unreachable_error(where, reason, check=f"that it {state}, and the URL")
 
 
 def _describe_error(error: Exception) -> str:
@@ -284,9 +357,9 @@ class ConnectionPool:
             raise
 
     async def _release(self, connection: Connection) -> None:
-        if connection.is_broken:
+        if connection.is_broken or connection.is_demoted:
             await self._close_idle()
-        if connection.is_broken or not self._is_open:
+        if connection.is_broken or connection.is_demoted or not self._is_open:
             await connection.close()
             return
         connection.used_at = asyncio.get_running_loop().time()

@@ -14,6 +14,7 @@ __all__ = [
     "ErrorReply",
     "describe_error_reply",
     "describe_ping_reply",
+    "is_demotion",
     "is_missing_group",
     "is_script_refusal",
     "read_add_reply",
@@ -90,7 +91,8 @@ def read_run_reply(reply: object, *, key: str, count: int, is_fixed: bool = True
     message.
     """
     if isinstance(reply, list) and reply:
-        return [read_add_reply(_strip_position(one), key=key, is_fixed=is_fixed) for one in reply[:count]]
+        plain = [_strip_position(one) if isinstance(one, ErrorReply) else one for one in reply[:count]]
+        return [read_add_reply(one, key=key, is_fixed=is_fixed) for one in plain]
     if isinstance(reply, ErrorReply) and _TOO_LARGE in reply:
         # It is one of the messages that is too large, and the server has read none of them.
         text = redact_line(reply).rstrip(".")
@@ -98,9 +100,17 @@ def read_run_reply(reply: object, *, key: str, count: int, is_fixed: bool = True
     return [read_add_reply(reply if isinstance(reply, ErrorReply) else [], key=key, is_fixed=is_fixed)]
 
 
-def _strip_position(reply: object) -> object:
+def _strip_position(reply: ErrorReply) -> ErrorReply:
     # Redis 6 begins the errors of a script with the line: "@user_script: 4: -OOM command not allowed".
-    return ErrorReply(_SCRIPT_POSITION.sub("", reply)) if isinstance(reply, ErrorReply) else reply
+    return ErrorReply(_SCRIPT_POSITION.sub("", reply))
+
+
+_DEMOTIONS: Final = frozenset({"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"})
+
+
+def is_demotion(reply: ErrorReply) -> bool:
+    """Return True for an error of a server that is no master any more, or not yet again: another one may be."""
+    return _strip_position(reply).code in _DEMOTIONS
 
 
 def is_script_refusal(reply: object) -> bool:

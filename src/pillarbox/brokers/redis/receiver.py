@@ -101,7 +101,7 @@ class RedisReceiver:
 
 
 def redis_receiver(url: TransportUrl) -> RedisReceiver:
-    """Build the receiver for `redis:` and `rediss:`."""
+    """Build the receiver for `redis:` and `rediss:`, each also with `+sentinel`."""
     return RedisReceiver(redis_receiver_settings(url))
 
 

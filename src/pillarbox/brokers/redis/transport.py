@@ -150,7 +150,7 @@ class RedisTransport:
 
 
 def redis_transport(url: TransportUrl) -> RedisTransport:
-    """Build the transport for `redis:` and `rediss:`."""
+    """Build the transport for `redis:` and `rediss:`, each also with `+sentinel`."""
     return RedisTransport(redis_settings(url))
 
 

@@ -36,13 +36,17 @@ from pillarbox.message import Kind, Message, Names, State, Waits, compute_partit
 from pillarbox.stores.migrations import load_migrations
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.sqlite.connection import Database, build_statements
+from pillarbox.stores.sqlite.procedures import build_procedures
 from pillarbox.stores.sync_sql.batch import select_batch
 from pillarbox.stores.sync_sql.rows import from_microseconds, to_microseconds
 from pillarbox.writers.sqlite import SqliteWriter
+from tests.support.next_version import build_release
 
 LEASE = timedelta(seconds=10)
 EVERY_LANE = range(64)
-STATEMENTS = sorted(build_statements(Names()))
+PROCEDURES = {"claiming_view", "claiming_trigger", "delivering_view", "delivering_trigger"}
+"""Definitions. The plans of what stands in them are in test_sqlite_procedures.py."""
+STATEMENTS = sorted(build_statements(Names()).keys() - PROCEDURES)
 
 
 @pytest.fixture
@@ -129,7 +133,10 @@ LOOKS_AT_ALL = {"count_selected", "restore_known"}
 DUE, BLOCKED, HELD = (
     f"SCAN pillarbox_outbox USING INDEX pillarbox_outbox_{name}_idx" for name in ("due", "blocked", "held")
 )
-WALKS_OVER_THE_FEW = {"find_held": [BLOCKED], "find_tried": [DUE, BLOCKED], "count_failed": [HELD]}
+WAITING = "SCAN pillarbox_outbox USING COVERING INDEX pillarbox_outbox_since_idx"
+WALKS_OVER_THE_FEW = {
+    "find_held": [BLOCKED], "find_tried": [DUE, BLOCKED], "count_failed": [HELD], "find_waiting": [WAITING],
+}  # fmt: skip
 """These go through an index that holds troubled messages alone."""
 COUNTS = {"count_fresh", "count_waiting", "count_ended"}
 """These look at so many messages of a destination, or of a way to end."""
@@ -145,7 +152,7 @@ SORTS |= {
 }
 SORTS |= {"claims_old": 1, "oldest_due": 1, "open_destinations": 1}
 SORTS |= {"blocking": 1, "failed_detail": 1, "held_detail": 1, "inbox_records": 1, "journal_general": 1, "rollups": 1}
-SORTS |= {"tables": 1}
+SORTS |= {"tables": 1, "failed_keys": 1, "held_keys": 1, "inbox_activity": 1, "key_ids": 3}
 """How many sorts a statement may need: of rows that its limit, or the few there are, already bounds."""
 
 
@@ -154,6 +161,8 @@ def plan(path: Path, name: str) -> list[str]:
     values = dict.fromkeys(re.findall(r":(\w+)", sql), "[]")
     with connected(path) as connection:
         connection.create_function("casefolded", 1, str.casefold)
+        for procedure in build_procedures(build_statements(Names())):
+            connection.execute(procedure)
         return [row[3] for row in connection.execute(f"explain query plan {sql}", values)]
 
 
@@ -186,6 +195,7 @@ def test_no_statement_walks_over_the_messages(path: Path, name: str) -> None:
         ("find_due", "due_idx", "destination=? AND partition=? AND available_at>? AND available_at<?"),
         ("next_due", "due_idx", "destination=? AND partition=?"),
         ("find_blocked", "blocked_idx", "destination=? AND partition=? AND key=?"),
+        ("find_blocked_of_keys", "blocked_idx", "destination=? AND partition=? AND key=?"),
         ("blocked_keys", "blocked_idx", "destination=? AND partition=? AND key>?"),
     ],
 )
@@ -582,7 +592,7 @@ async def test_tables_that_do_not_fit_are_refused(path: Path, change: str, error
 
 
 async def test_older_tables_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.stores.sync_sql.store.latest_version", lambda store: 99)
+    monkeypatch.setattr("pillarbox.stores.sync_sql.store.load_release", lambda _: build_release(99))
     assert type(await refused(SqliteStore(path))) is SchemaOutdated
 
 
@@ -619,27 +629,68 @@ async def test_readers_and_the_writer_do_not_wait_for_each_other(store: SqliteSt
         assert other.execute("select count(*) from pillarbox_destination").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("odd", ["\x01", "\x00", "\u2028", '"', "\\", "ÿ", "\U0001f600", "1", "null", ""])
+async def test_waiting_messages_are_found_by_any_key(store: SqliteStore, path: Path, odd: str) -> None:
+    keys = ["customer-1", odd, f"{odd}x"]
+    write(path, *(message(key=key) for key in ("customer-1", "customer-2", "customer-3")))
+    with connected(path) as connection:
+        for id_, key in enumerate(keys, start=1):
+            connection.execute(
+                "update pillarbox_outbox set waits = 'retry', available_at = 1, partition = 5, key = ? where id = ?",
+                [key, id_],
+            )
+    wanted = [(5, key) for key in ("nobody", *keys)]
+    found = await store.read_keys("orders", wanted, key_limit=10, limit=10)
+    assert [[one.id for one in of_key.messages] for of_key in found] == [[], [1], [2], [3]]
+
+
+async def test_a_claim_waits_for_another_writer(store: SqliteStore, path: Path) -> None:
+    (one,) = await put(store, path, message())
+    fence = await own(store)
+    with connected(path) as other:
+        other.execute("begin immediate")
+        other.execute(
+            "insert into pillarbox_journal (destination, action, at, by) values ('orders', 'paused', 1, 'me')"
+        )
+        claim = asyncio.create_task(store.claim(fence, Claim(1, [one.id])))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not claim.done()
+        other.execute("commit")
+        await claim
+    settlement = Settlement(delivered=[one.id], finished=[1], message_ids={one.id: one.message_id})
+    assert list(await store.settle(fence, settlement)) == []
+    assert [found.state for found in await store.find(Selection(ids=[one.id]), limit=1)] == [State.DELIVERED]
+
+
 @pytest.mark.parametrize(("synchronous", "durable"), [("full", 2), ("normal", 1)])
 async def test_only_what_costs_no_more_than_a_repeat_does_not_wait_for_the_disk(
     path: Path, clock: FrozenClock, synchronous: str, durable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(path, message(), message())
+    sent = [message(), message()]
+    write(path, *sent)
     levels: list[int] = []
-    commit = Database._transaction
+    commit, write_at_once = Database._transaction, Database._write_at_once
 
     def watched(database: Database, used: Any, begin: str, *arguments: object) -> object:
         result = commit(database, used, begin, *arguments)  # type: ignore[arg-type,var-annotated]
         levels.append(used.get(None).execute("pragma synchronous").fetchone()[0])
         return result
 
+    def watched_at_once(database: Database, *arguments: Any) -> object:
+        result = write_at_once(database, *arguments)
+        levels.append(database._writer.get(None).execute("pragma synchronous").fetchone()[0])
+        return result
+
     monkeypatch.setattr(Database, "_transaction", watched)
+    monkeypatch.setattr(Database, "_write_at_once", watched_at_once)
     async with opened(SqliteStore(path, clock=clock, synchronous=synchronous)) as store:  # type: ignore[arg-type]
         levels.clear()
         fence = await own(store)
         assert levels == [durable, 1, durable], "rows of lanes without an owner may be lost: the next take adds them"
         levels.clear()
         await store.claim(fence, Claim(1, [1]))
-        await store.settle(fence, Settlement(delivered=[1], finished=[1]))
+        await store.settle(fence, Settlement(delivered=[1], finished=[1], message_ids={1: sent[0].message_id}))
         await store.renew(fence.relay_id, lease=LEASE, reachable=[])
         assert levels == [1, 1, 1]
         levels.clear()

@@ -18,8 +18,10 @@ import pytest
 from pillarbox import Outbox
 from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import RelayInfo
+from pillarbox.stores.migrations import latest_version
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.sqlite.checks import build_findings
+from tests.support.next_version import build_release
 from tests.support.operations.doctor import codes, diagnose, finding, install, severities
 
 CRITICAL = Severity.CRITICAL
@@ -82,9 +84,20 @@ async def test_tables_of_a_later_release(url: str, tmp_sqlite: Path) -> None:
 
 
 async def test_tables_of_an_earlier_release(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.stores.sync_sql.store.latest_version", lambda _: 99)
+    monkeypatch.setattr("pillarbox.stores.sync_sql.store.load_release", lambda _: build_release(99))
 
     assert severities(await diagnose(url)) == {"store.schema-outdated": CRITICAL}
+
+
+async def test_tables_of_the_next_release_that_this_one_may_use(url: str, tmp_sqlite: Path) -> None:
+    latest = latest_version("sqlite")
+    run(
+        tmp_sqlite,
+        "insert into pillarbox_schema (version, readable_from, writable_from) "
+        f"values ({latest + 1}, {latest}, {latest})",
+    )
+
+    assert severities(await diagnose(url)) == {"store.schema-ahead": Severity.INFO}
 
 
 @pytest.mark.parametrize(

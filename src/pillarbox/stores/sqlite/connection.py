@@ -1,4 +1,4 @@
-"""Connections of an SQLite store, each in a thread of its own: the event loop never waits for the disk."""
+"""Connections of an SQLite store, each used by one thread at a time: the event loop never waits for the disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -28,11 +28,12 @@ from pillarbox.message import Names
 from pillarbox.redaction import redact_line
 from pillarbox.stores.migrations import explain_missing_table
 from pillarbox.stores.sql import Statements
+from pillarbox.stores.sqlite.sharing import SharedFiles
 from pillarbox.stores.sync_sql.database import SelectionParameters
 from pillarbox.stores.sync_sql.rows import encode_json, to_microseconds
 from pillarbox.stores.unreadable import is_text
 
-__all__ = ["Database", "Synchronous", "Transaction", "build_statements", "map_errors"]
+__all__ = ["Database", "Synchronous", "Transaction", "build_statements", "get_code", "map_errors"]
 
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
@@ -79,6 +80,8 @@ _ERRORS: Final[Mapping[int, tuple[type[PillarboxError], str]]] = {
     sqlite3.SQLITE_NOTADB: (ConfigError, "{path} is not an SQLite database: correct the path."),
     sqlite3.SQLITE_CORRUPT: (StoreError, "{path} is damaged ({error}): restore it from a backup."),
 }
+_REFUSALS: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR)
+"""A rule, a trigger, or a value that a function does not take."""
 
 
 def build_statements(names: Names) -> Statements:
@@ -97,18 +100,31 @@ class Database:
     Reads have a connection of their own. A large settlement is SQLite's work alone, for which Python's lock is free:
     meanwhile the next messages are read and decoded. Checkpoints, which copy the write-ahead log into the file, are
     made over that connection too, so that no write waits for them.
+
+    `procedures` are statements that the connection which writes begins with.
     """
 
     def __init__(
-        self, path: Path, *, statements: Statements, clock: Clock, synchronous: Synchronous, busy_timeout: timedelta
+        self,
+        path: Path,
+        *,
+        statements: Statements,
+        clock: Clock,
+        synchronous: Synchronous,
+        busy_timeout: timedelta,
+        procedures: Sequence[str] = (),
+        shared: SharedFiles | None = None,
     ) -> None:
         self.path = path
+        self.shared: Final = shared
+        """Threads that many stores share; None if each connection has its own."""
         self._statements = statements
         self._clock = clock
         self.synchronous: Synchronous = synchronous
         """Level of writes that must not be lost."""
-        self._writer = _Connection(path, busy_timeout=busy_timeout.total_seconds())
-        self._reader = _Connection(path, busy_timeout=busy_timeout.total_seconds(), is_reader=True)
+        seconds = busy_timeout.total_seconds()
+        self._writer = _Connection(path, busy_timeout=seconds, shared=shared, procedures=procedures)
+        self._reader = _Connection(path, busy_timeout=seconds, shared=shared, is_reader=True)
         self._session: object = None
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_at = 0.0
@@ -152,8 +168,21 @@ class Database:
         """Run work in a write transaction that does not wait for the disk: losing it costs only a repeat."""
         return await self._run(self._writer, "begin immediate", "normal", work)
 
+    async def write_at_once(self, name: str, values: Mapping[str, object]) -> list[Any] | None:
+        """Run one statement that is a relaxed write transaction of its own; None if it was refused and changed nothing.
+
+        Values are bound as they are.
+        """
+        rows = await self._writer.call(self._write_at_once, self._statements[name], values)
+        self._start_checkpoint()
+        return rows
+
     # One connection writes: its calls wait for each other, and a file drops no connection.
     write_heartbeat = write_relaxed
+
+    def use_version(self, version: int) -> None:
+        """Run the statements for tables of this version from now on."""
+        self._statements.use_version(version)
 
     def limit_answers(self, *, lease: timedelta) -> None:
         """Do nothing: the busy timeout is the limit."""
@@ -195,22 +224,45 @@ class Database:
                 raise
         return result
 
+    def _write_at_once(self, sql: str, values: Mapping[str, object]) -> list[Any] | None:
+        with map_errors(self.path):
+            connection = self._writer.get("normal")
+            try:
+                return connection.execute(sql, {**values, "now": to_microseconds(self._clock.now())}).fetchall()
+            except sqlite3.Error as error:
+                if get_code(error) in _REFUSALS:
+                    return None
+                raise
+
 
 class _Connection:
-    """A connection in a thread of its own. `is_reader`: nothing can be written over it."""
+    """A connection in a thread of its own, or in shared ones. `is_reader`: nothing can be written over it."""
 
-    def __init__(self, path: Path, *, busy_timeout: float, is_reader: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_timeout: float,
+        shared: SharedFiles | None = None,
+        is_reader: bool = False,
+        procedures: Sequence[str] = (),
+    ) -> None:
         self._path = path
+        self._shared = shared
         self._busy_timeout = busy_timeout
         self._is_reader = is_reader
-        self._thread: ThreadPoolExecutor | None = None
+        self._procedures = procedures
+        self._thread: Executor | None = None
         self._connection: sqlite3.Connection | None = None
         self._level = ""
 
     async def open(self) -> None:
         """Connect. Opening twice is harmless."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pillarbox-sqlite")
+            if self._shared is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="pillarbox-sqlite")
+            else:
+                self._thread = self._shared.open_executor()
             await self.call(self._connect)
 
     def start_close(self) -> asyncio.Future[None] | None:
@@ -249,6 +301,7 @@ class _Connection:
                 timeout=self._busy_timeout,
                 isolation_level=None,
                 cached_statements=_CACHED_STATEMENTS,
+                check_same_thread=self._shared is None,  # shared threads take turns, one call at a time
             )
             # With a write-ahead log readers and the writer do not wait for each other.
             if _switch_to_wal(self._connection, until=time.monotonic() + self._busy_timeout) != "wal":
@@ -259,6 +312,8 @@ class _Connection:
                 self._connection.execute("pragma query_only = on")
             self._connection.execute(f"pragma wal_autocheckpoint = {_LONGEST_LOG}")
             self._connection.create_function("casefolded", 1, _casefold, deterministic=True)
+            for procedure in self._procedures:
+                self._connection.execute(procedure)
         self._level = ""
 
     def _disconnect(self) -> None:
@@ -284,11 +339,13 @@ class Transaction:
         *,
         selection: Selection | None = None,
         order: Order = Order.ID,
+        counted: bool = False,
     ) -> list[Any]:
         if selection is None:
             return self._fetch(self._statements[name], self._bind(values))
         parameters = SelectionParameters(fold_column="casefolded(cast({} as blob))", fold=str.casefold)
-        sql = self._statements.fill(name, parameters.build_conditions(selection), order=order)
+        where = parameters.build_conditions(selection)
+        sql = self._statements.fill_count(name, where) if counted else self._statements.fill(name, where, order=order)
         return self._fetch(sql, self._bind({**values, **parameters.values}))
 
     def union(self, name: str, each: Sequence[Mapping[str, object]]) -> list[Any]:
@@ -371,7 +428,7 @@ def map_errors(path: Path) -> Iterator[None]:
 
 
 def _map_error(error: sqlite3.Error, path: Path) -> PillarboxError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
+    code = get_code(error)
     reason = redact_line(str(error))
     if code in _ERRORS:
         kind, sentence = _ERRORS[code]
@@ -381,3 +438,9 @@ def _map_error(error: sqlite3.Error, path: Path) -> PillarboxError:
     is_refused = code == sqlite3.SQLITE_ERROR and not str(error).startswith(_NOT_THE_ROW)
     kind = StoreRefused if is_refused and isinstance(error, sqlite3.OperationalError) else StoreError
     return kind(f"SQLite refused it ({type(error).__name__}: {reason}).")
+
+
+def get_code(error: sqlite3.Error) -> int:
+    """Return the result code of an error, without what is particular in it."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & _PRIMARY_CODE

@@ -14,6 +14,8 @@ from typing import Final
 from pillarbox.errors import ConfigError, SchemaMissing, SchemaMixed
 from pillarbox.message import TABLES, Names
 from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs, normalize_sql
+from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
+from pillarbox.stores.lock_wait import Report, ignore_report
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
@@ -22,6 +24,7 @@ from pillarbox.stores.migrations import (
     load_migrations,
     plan_downgrade,
     plan_install,
+    plan_nothing,
     plan_upgrade,
 )
 from pillarbox.stores.sqlite.connection import build_statements, map_errors
@@ -39,25 +42,42 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 class SqliteSchema:
     """Tables in an SQLite file. Installing creates the file; nothing else does."""
 
-    def __init__(self, url: StoreUrl, *, names: Names, migrations: Sequence[Migration] | None = None) -> None:
+    def __init__(
+        self,
+        url: StoreUrl,
+        *,
+        names: Names,
+        migrations: Sequence[Migration] | None = None,
+        report: Report = ignore_report,
+    ) -> None:
         check_sqlite_url(url, names)
         self._path = Path(url.path)
         self._names = names
         self._migrations = load_migrations("sqlite") if migrations is None else migrations
+        self._report = report
 
     async def version(self) -> int:
         return await asyncio.to_thread(self._read_version)
 
     async def install(self) -> Plan:
-        return await self._run(lambda current: plan_install(self._migrations, current=current), create=True)
+        return await self._run(
+            lambda found: (
+                plan_nothing(self._migrations, found) or plan_install(self._migrations, current=found.version)
+            ),
+            create=True,
+        )
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
         return await self._run(
-            lambda current: plan_upgrade(self._migrations, current=current, target=target), create=True
+            lambda found: (
+                plan_nothing(self._migrations, found, target=target)
+                or plan_upgrade(self._migrations, current=found.version, target=target)
+            ),
+            create=True,
         )
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
+        return await self._run(lambda found: plan_downgrade(self._migrations, current=found.version, target=target))
 
     async def change_lookups(self, *, wanted: bool) -> Sequence[str]:  # noqa: ARG002 - as every `Schema`
         raise ConfigError("An SQLite store always has its indexes for lookups: leave the option out.")
@@ -65,22 +85,24 @@ class SqliteSchema:
     async def verify(self) -> Sequence[Difference]:
         return await asyncio.to_thread(self._compare)
 
-    async def _run(self, decide: Callable[[int], Plan], *, create: bool = False) -> Plan:
+    async def _run(self, decide: Callable[[SchemaVersion], Plan], *, create: bool = False) -> Plan:
         return await asyncio.to_thread(self._change, decide, create=create)
 
-    def _change(self, decide: Callable[[int], Plan], *, create: bool) -> Plan:
+    def _change(self, decide: Callable[[SchemaVersion], Plan], *, create: bool) -> Plan:
         with self._open(create=create) as connection, _lock_writers(connection):
             plan = decide(_read_version(connection, self._names))
+            for step in plan.steps if plan.target > plan.current > 0 else ():
+                self._report(f"{step.version:04}_{step.name}")
             _apply(connection, plan, self._names)
             return plan
 
     def _read_version(self) -> int:
         with self._open() as connection:
-            return _read_version(connection, self._names)
+            return _read_version(connection, self._names).version
 
     def _compare(self) -> Sequence[Difference]:
         with self._open() as connection:
-            check_version(_read_version(connection, self._names), latest=len(self._migrations))
+            check_version(_read_version(connection, self._names).version, latest=len(self._migrations))
             found = _read_catalog(connection, self._names)
             last, highest = connection.execute(build_statements(self._names)["inspect_counter"]).fetchone()
         counter = IdCounter(last=last, highest=highest)
@@ -139,14 +161,17 @@ def _lock_writers(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("commit")
 
 
-def _read_version(connection: sqlite3.Connection, names: Names) -> int:
+def _read_version(connection: sqlite3.Connection, names: Names) -> SchemaVersion:
     table = names.bare("schema")
     if connection.execute("select 1 from sqlite_master where type = 'table' and name = ?", (table,)).fetchone() is None:
-        return 0
-    version: int | None = connection.execute(f"select max(version) from {names.table('schema')}").fetchone()[0]
+        return SchemaVersion.build(0)
+    sql = build_statements(names)
+    version: int | None = connection.execute(sql["schema_version"]).fetchone()[0]
     if version is None:
         raise SchemaMixed(f"The table {table} is there but records no version; see docs/schema.md.")
-    return version
+    if version < FIRST_DECLARED:
+        return SchemaVersion.build(version)
+    return SchemaVersion.build(*connection.execute(sql["schema_declared"]).fetchone())
 
 
 def _apply(connection: sqlite3.Connection, plan: Plan, names: Names) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
@@ -14,22 +14,40 @@ import msgspec
 
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.finding import Finding
-from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, TableStatus, Wakeups
+from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
+    Claim,
+    Cursor,
+    Fence,
+    ReadResult,
+    Settlement,
+    StoreFacts,
+    StoreFeatures,
+    TableStatus,
+    Wakeups,
+)
 from pillarbox.errors import ConfigError, StoreError
-from pillarbox.message import TABLES, Names
+from pillarbox.message import TABLES, Message, Names
+from pillarbox.stores.migrations import latest_version
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.sqlite.checks import SqliteFacts, build_findings, read_facts
-from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements
+from pillarbox.stores.sqlite.connection import Database, Synchronous, Transaction, build_statements, get_code
+from pillarbox.stores.sqlite.packing import MOST_PACKED, unpack_messages
+from pillarbox.stores.sqlite.procedures import build_claim, build_delivery, build_procedures, decode_revisions
+from pillarbox.stores.sqlite.sharing import SharedFiles
 from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
-from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows
+from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 
 __all__ = ["SqliteStore"]
 
-_PARTITION: Final = 3
-"""Column of a row."""
+_decode_blocked = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
+_decode_lanes = msgspec.json.Decoder(list[tuple[int, list[int], int]]).decode
+"""Decode what lies ahead of each lane: its ids, and its end."""
 _POLL_INTERVAL: Final = 0.005
 """Seconds between two looks for commits of others."""
+
+_LATEST: Final = latest_version("sqlite")
 
 
 class SqliteStore(SyncSqlStore[Database]):
@@ -52,20 +70,25 @@ class SqliteStore(SyncSqlStore[Database]):
         keep: Keep = "full",
         synchronous: Synchronous = "full",
         busy_timeout: timedelta = timedelta(seconds=5),
+        reads_only: bool = False,
+        shared: SharedFiles | None = None,
     ) -> None:
         if schema is not None:
             raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is {synchronous!r}: write 'full' or 'normal'.")
         self._names = Names(prefix=prefix)
+        statements = build_statements(self._names)
         database = Database(
             Path(path),
-            statements=build_statements(self._names),
+            statements=statements,
+            procedures=build_procedures(statements),
             clock=SystemClock() if clock is None else clock,
             synchronous=synchronous,
             busy_timeout=busy_timeout,
+            shared=shared,
         )
-        super().__init__(database, name=self.features.name, keep=keep)
+        super().__init__(database, name=self.features.name, keep=keep, reads_only=reads_only)
 
     async def read(
         self,
@@ -76,23 +99,67 @@ class SqliteStore(SyncSqlStore[Database]):
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
-        def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
+        def work(tx: Transaction) -> ReadResult:
             valid = cursor if cursor is not None and cursor.session is tx.session else Cursor(session=tx.session)
             low = {partition: valid.low.get(partition, 0) for partition in partitions}
-            ids, ends = _select_fresh(tx, destination, low, limit=limit, max_bytes=max_bytes, skip=valid.skip)
-            rows = tx.query("read", {"ids": ids}) if ids else []
-            return rows, _advance(valid, rows, ends), frozenset(ends)
+            ids, size, ends = _select_fresh(tx, destination, low, limit=limit, max_bytes=max_bytes, skip=valid.skip)
+            messages = self._read_messages(tx, ids, size=size) if ids else []
+            return ReadResult(messages, _advance(valid, messages, ends), frozenset(ends))
 
-        # Rows are decoded here and not in the store's one thread, which every other call waits for.
-        rows, advanced, complete = await self._database.read(work)
-        return ReadResult(messages_from_rows(rows), advanced, complete)
+        return await self._database.read(work)
+
+    def _find_blocked(
+        self, tx: SyncTransaction, destination: str, keys: Sequence[tuple[int, str]], *, limit: int
+    ) -> Sequence[tuple[int, int, int]]:
+        if not all(key.isprintable() for _, key in keys):  # JSON may not be able to hold it
+            return super()._find_blocked(tx, destination, keys, limit=limit)
+        values = {"destination": destination, "keys": list(keys), "limit": limit}
+        ((found,),) = tx.query("find_blocked_of_keys", values)
+        return _decode_blocked(found)
+
+    def _find_blocked_keys(
+        self, tx: SyncTransaction, destination: str, partitions: Sequence[int]
+    ) -> Sequence[tuple[int, Any, str]]:
+        return tx.query("blocked_keys", {"destination": destination, "partitions": list(partitions)})
+
+    def _read_messages(self, tx: SyncTransaction, ids: Sequence[int], *, size: int | None = None) -> Sequence[Message]:
+        """Read messages by id, in id order: packed, if their payloads are small. `size` is their sum, if known."""
+        if size is None:
+            ((size,),) = tx.query("total_size", {"ids": list(ids)})
+        messages = _read_packed(tx, ids) if size <= MOST_PACKED else None
+        return super()._read_messages(tx, ids) if messages is None else messages
+
+    @property
+    def _runs_procedures(self) -> bool:
+        """They are made for the tables of this release. For those of its neighbours statements have variants."""
+        return self._schema_version == _LATEST
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        if claim.message_ids and not park and self._runs_procedures:
+            rows = await self._database.write_at_once("claim_at_once", build_claim(fence, claim))
+            if rows:
+                return decode_revisions(rows[0][0])
+        return await super().claim(fence, claim, park=park)
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        delivery = build_delivery(fence, settlement, keep=self._keep) if self._runs_procedures else None
+        if delivery is not None and await self._database.write_at_once("deliver_at_once", delivery) is not None:
+            return ()
+        return await super().settle(fence, settlement)
 
     async def tables(self) -> Sequence[TableStatus]:
         rows = await self._database.query("tables", {"tables": [self._names.bare(table) for table in TABLES]})
         return [TableStatus(name=name, rows=None, bytes=None, dead_rows=None) for (name,) in rows]
 
+    async def facts(self) -> StoreFacts:
+        ((version, server, size),) = await self._database.query("facts")
+        return StoreFacts(schema_version=version, server=f"SQLite {server}", bytes=size)
+
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
-        return _poll_commits(self._database, wake)
+        database = self._database
+        if database.shared is None:
+            return _poll_commits(database, wake)
+        return database.shared.poller.watch(database.path, lambda: _read_others(database), wake)
 
     async def inspect(self) -> Sequence[Finding]:
         """Return settings and shortages that could lose or delay messages. Changes nothing."""
@@ -108,10 +175,11 @@ class SqliteStore(SyncSqlStore[Database]):
 
 def _select_fresh(
     tx: Transaction, destination: str, low: dict[int, int], *, limit: int, max_bytes: int, skip: Sequence[str]
-) -> tuple[list[int], dict[int, int]]:
-    """Go in rounds over the lanes that may have more, until there are enough ids; return them and the complete lanes.
+) -> tuple[list[int], int, dict[int, int]]:
+    """Go in rounds over the lanes that may have more, until there are enough ids.
 
-    A complete lane comes with the highest id in it where keys were skipped, else with 0.
+    Returns the ids, the most bytes that their payloads have, and the complete lanes. A complete lane comes with the
+    highest id in it where keys were skipped, else with 0.
     """
     chosen: list[int] = []
     complete: dict[int, int] = {}
@@ -125,23 +193,34 @@ def _select_fresh(
         low = {partition: ids[-1] for partition, ids in ahead.items() if len(ids) == 2 * share}
         complete |= {p: ends[p] for p in find_complete_lanes(ahead.keys() - low.keys(), ahead, set(batch))}
         chosen += batch
-    fitting = cut_batch(tx, chosen, max_bytes)
+    ((size,),) = tx.query("total_size", {"ids": chosen}) if chosen else ((0,),)
+    fitting = chosen if size < max_bytes else cut_batch(tx, chosen, max_bytes)
     cut = {lanes[id_] for id_ in chosen[len(fitting) :]}
-    return fitting, {partition: end for partition, end in complete.items() if partition not in cut}
+    return fitting, size, {partition: end for partition, end in complete.items() if partition not in cut}
 
 
 def _read_ahead(
     tx: Transaction, values: dict[str, object], low: dict[int, int]
 ) -> tuple[dict[int, list[int]], dict[int, int]]:
     name = "read_ahead_skipping" if values["skip"] else "read_ahead"
-    rows = tx.query(name, values | {"low": msgspec.json.encode(low).decode()})
-    ahead = {partition: decode_ids(ids) for partition, ids, _ in rows}
-    return ahead, {partition: end or 0 for partition, _, end in rows}
+    ((found,),) = tx.query(name, values | {"low": msgspec.json.encode(low).decode()})
+    lanes = _decode_lanes(found)
+    return {partition: ids for partition, ids, _ in lanes}, {partition: end for partition, _, end in lanes}
 
 
-def _advance(cursor: Cursor, rows: Sequence[Any], ends: Mapping[int, int]) -> Cursor:
-    """Return the marks after a read. Rows come in id order, so the last of a lane is its mark, or the lane's end."""
-    low = {**cursor.low, **{row[_PARTITION]: row[0] for row in rows}}
+def _read_packed(tx: SyncTransaction, ids: Sequence[int]) -> Sequence[Message] | None:
+    try:
+        ((packed, payloads),) = tx.query("read_packed", {"ids": list(ids)})
+    except sqlite3.Error as error:
+        if get_code(error) in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG):  # JSON cannot hold a value
+            return None
+        raise
+    return unpack_messages(packed, payloads)
+
+
+def _advance(cursor: Cursor, messages: Sequence[Message], ends: Mapping[int, int]) -> Cursor:
+    """Return the marks after a read. It is in id order, so the last of a lane is its mark, or the lane's end."""
+    low = {**cursor.low, **{message.partition: message.id for message in messages}}
     low |= {partition: end for partition, end in ends.items() if end > low.get(partition, 0)}
     return Cursor(low, None, cursor.session)
 
@@ -175,22 +254,23 @@ class _Poller:
 
     async def run(self) -> None:
         with closing(sqlite3.connect(self._database.path, isolation_level=None, timeout=0)) as connection:
-            version, others = _read_version(connection), await self._read_others()
+            version, others = _read_version(connection), await _read_others(self._database)
             self.is_listening = True
             self._wake()  # a commit between the two reads changes neither from now on
             while True:
                 await asyncio.sleep(_POLL_INTERVAL)
                 if (latest := _read_version(connection)) != version:
-                    version, before, others = latest, others, await self._read_others()
+                    version, before, others = latest, others, await _read_others(self._database)
                     if others != before or others is None:
                         self._wake()
 
-    async def _read_others(self) -> int | None:
-        """Return the version that only others change; None while it cannot be read."""
-        try:
-            return await self._database.call(_read_version)
-        except StoreError:
-            return None
+
+async def _read_others(database: Database) -> int | None:
+    """Return the version that only others change; None while it cannot be read."""
+    try:
+        return await database.call(_read_version)
+    except StoreError:
+        return None
 
 
 def _read_version(connection: sqlite3.Connection) -> int | None:

@@ -45,7 +45,7 @@ with recursive reader (consumer) as (
       from place where source is not null
      limit :limit
 )
-select i.consumer, i.source, i.message_id, i.status, i.status_at, i.attempts, i.last_error
+select i.consumer, i.source, i.message_id, i.status, i.status_at, i.attempts, i.last_error, i.duplicates
   from place cross join pillarbox_inbox as i on i.consumer = place.consumer and i.source = place.source
  where i.message_id in :message_ids
  order by i.consumer, i.source, i.message_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CONFLICTS", "CONNECTION_ENDED", "EXHAUSTED", "LOCK_TIMEOUTS", "UNAVAILABLE"]
+__all__ = ["CONFLICTS", "CONNECTION_ENDED", "EXHAUSTED", "LOCK_TIMEOUTS", "NOT_LEADER", "UNAVAILABLE"]
 
 CONFLICTS: Final = frozenset({
     1020,  # the row changed since it was read
@@ -37,10 +37,15 @@ EXHAUSTED: Final = frozenset({
 })  # fmt: skip
 """A resource of the server is used up."""
 
-UNAVAILABLE: Final = CONNECTION_ENDED | EXHAUSTED | frozenset({
-    1047,  # the node is not ready: it left its cluster
-    1158, 1159, 1160, 1161,  # the network
-    1290, 1836,  # read-only: it became a replica
+NOT_LEADER: Final = frozenset({
+    1047,  # the node is not ready: it left its cluster, or its part of the cluster has no majority
+    1290, 1792, 1836,  # read-only: it became a replica
     3032, 3168,  # offline, or not available
+    3100,  # group replication does not let it commit: the member left its group
+})  # fmt: skip
+"""The server takes no writes any more, and another one may: a connection to it is of no use."""
+
+UNAVAILABLE: Final = CONNECTION_ENDED | EXHAUSTED | NOT_LEADER | frozenset({
+    1158, 1159, 1160, 1161,  # the network
 })  # fmt: skip
 """The server cannot do it now, whatever the statement is."""

@@ -22,6 +22,12 @@ from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
+from pillarbox.testing.store_contract.reading import (
+    ByteLimitContract,
+    LateRowsContract,
+    ReadContract,
+    SkippedKeysContract,
+)
 from pillarbox.writers.mysql import PymysqlWriter
 from tests.support.mariadb_server import connected, scratch_mariadb
 from tests.support.spoiled_rows import (
@@ -219,6 +225,21 @@ class TestMariadbStore(StoreContract):
 
     @pytest.fixture
     async def harness(self, tables_url: str) -> AsyncIterator[MariadbHarness]:
+        harness = MariadbHarness(tables_url, Names(prefix="shop_box_"))
+        try:
+            await harness.start()
+            yield harness
+        finally:
+            await harness.stop()
+
+
+class TestReadsWithBlocks(ReadContract, ByteLimitContract, LateRowsContract, SkippedKeysContract):
+    """Known ids are kept in blocks from the third on, as those of a hot key are where it has thousands."""
+
+    @pytest.fixture
+    async def harness(self, tables_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MariadbHarness]:
+        monkeypatch.setattr("pillarbox.stores.mariadb.reading._BLOCK", 1)
+        monkeypatch.setattr("pillarbox.stores.mariadb.reading._CHECK_REST", 0)
         harness = MariadbHarness(tables_url, Names(prefix="shop_box_"))
         try:
             await harness.start()

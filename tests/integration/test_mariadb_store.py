@@ -62,8 +62,10 @@ def plan(url: str, name: str) -> list[tuple[str | None, str | None]]:
     """The tables and indexes that the server would use, in order."""
     sql = build_statements(Names())[name]
     values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", sql), 3)
-    values |= {name: [3, 5] for name in ("ids", "partitions", "skip", "numbers", "message_ids") if name in values}
-    values |= {"destination": "orders", "waits": "retry", "key": "k3"}
+    values |= {
+        name: [3, 5] for name in ("ids", "partitions", "skip", "keys", "numbers", "message_ids") if name in values
+    }
+    values |= {"destination": "orders", "waits": "retry", "key": "k3", "last": 300}
     with closing(connected(url)) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
         cursor.execute(f"explain format=traditional {sql}", values)
         return [(row["table"], row["key"]) for row in cursor.fetchall()]
@@ -96,7 +98,14 @@ async def test_a_correlation_id_is_found_by_its_index(store: MariadbStore, maria
     ("name", "index"),
     [
         ("read_ahead", "pillarbox_outbox_waiting_idx"),
+        ("find_skipped", "pillarbox_outbox_waiting_idx"),
+        ("check_block", "pillarbox_outbox_waiting_idx"),
+        ("read_block", "pillarbox_outbox_waiting_idx"),
         ("find_due", "pillarbox_outbox_waiting_idx"),
+        ("due_kinds", "pillarbox_outbox_waiting_idx"),
+        ("find_few_blocked", "pillarbox_outbox_blocked_idx"),
+        ("walk_blocked", "pillarbox_outbox_blocked_idx"),
+        ("fronts", "PRIMARY"),
         ("find_blocked", "pillarbox_outbox_blocked_idx"),
         ("read_due", "PRIMARY"),
         ("read", "PRIMARY"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -208,3 +209,37 @@ async def test_who_cannot_be_reached_or_does_not_know_us_is_told_without_the_pas
         assert "canary" not in str(refused.value)
     with pytest.raises(StoreUnavailable, match="create it or correct the URL"):
         await tables(parts._replace(path="/no_such_database").geturl()).install()
+
+
+async def test_a_change_tries_again_until_the_tables_are_free(mariadb_url: str, tmp_path: Path) -> None:
+    await tables(mariadb_url).install()
+    told: list[str] = []
+    newer = MariadbSchema(
+        parse_store_url(mariadb_url), names=Names(), migrations=with_next("mariadb", tmp_path, down=DOWN),
+        lock_timeout=timedelta(seconds=1), report=told.append,
+    )  # fmt: skip
+    with closing(connected(mariadb_url, autocommit=False)) as long_transaction:
+        with long_transaction.cursor() as cursor:
+            cursor.execute("select count(*) from pillarbox_outbox")
+        upgrade = asyncio.create_task(newer.upgrade())
+        while not any("trying again" in text for text in told):
+            assert not upgrade.done()
+            await asyncio.sleep(0.05)
+        long_transaction.rollback()
+        await upgrade
+
+    assert run(mariadb_url, "select max(version) from pillarbox_schema") == [(LATEST + 1,)]
+
+
+async def test_a_change_gives_up_when_the_tables_stay_in_use(mariadb_url: str, tmp_path: Path) -> None:
+    await tables(mariadb_url).install()
+    newer = MariadbSchema(
+        parse_store_url(mariadb_url), names=Names(), migrations=with_next("mariadb", tmp_path, down=DOWN),
+        lock_timeout=timedelta(seconds=1), patience=timedelta(0),
+    )  # fmt: skip
+    with closing(connected(mariadb_url, autocommit=False)) as long_transaction:
+        with long_transaction.cursor() as cursor:
+            cursor.execute("select count(*) from pillarbox_outbox")
+        with pytest.raises(StoreUnavailable, match="Lock wait timeout"):
+            await newer.upgrade()
+    assert run(mariadb_url, "select max(version) from pillarbox_schema") == [(LATEST,)]

@@ -29,6 +29,9 @@ async def url(mariadb_url: str) -> str:
     [
         (MariadbFacts(), {}),
         (MariadbFacts(read_only=True), {"mysql.read-only": CRITICAL}),
+        (MariadbFacts(nodes=3), {}),
+        (MariadbFacts(nodes=2), {"mysql.few-nodes": WARNING}),
+        (MariadbFacts(nodes=1, is_ready=False), {"mysql.node-not-ready": CRITICAL}),
         (MariadbFacts(engines=["pillarbox_outbox (MyISAM)"]), {"mysql.not-transactional": CRITICAL}),
         (MariadbFacts(flush_at_commit=2), {"mysql.commits-not-awaited": WARNING}),
         (MariadbFacts(sync_binlog=0), {}),

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pillarbox.database_errors import ErrorClass, classify_error
 from pillarbox.errors import StoreUnavailable
-from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, LOCK_TIMEOUTS, UNAVAILABLE
+from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, LOCK_TIMEOUTS, NOT_LEADER, UNAVAILABLE
 from pillarbox.stores.mariadb.connection import _is_connection_lost, map_errors
 
 
@@ -82,3 +82,18 @@ def test_no_statement_calls_what_mysql_no_longer_has(function: str) -> None:
     called = [line for line in statements if f" {function}" in line or f"({function}" in line]
     assert len(texts) > 10
     assert called == []
+
+
+@pytest.mark.parametrize("number", [1047, 1290, 1792, 1836, 3032, 3100, 3168])
+def test_a_server_that_is_no_leader_any_more_is_an_outage(number: int) -> None:
+    """Never a refusal of the message: another server takes it."""
+    assert number in NOT_LEADER
+    with pytest.raises(StoreUnavailable), map_errors():
+        raise pymysql.OperationalError(number, "it takes no writes")
+    assert classify_error(pymysql.InternalError(number, "it takes no writes")) is ErrorClass.OUTAGE
+
+
+@pytest.mark.parametrize("number", [1213, 3101])
+def test_a_conflict_at_the_commit_of_a_cluster_is_repeated(number: int) -> None:
+    assert number in CONFLICTS
+    assert classify_error(pymysql.OperationalError(number, "certification failed")) is ErrorClass.CONFLICT

@@ -15,6 +15,8 @@ from pillarbox.stores.mariadb.connection import Database
 
 __all__ = ["MariadbFacts", "build_findings", "counter_from_rows", "read_facts"]
 
+_LEAST_NODES: Final = 3
+"""With fewer, no majority is left when one is away."""
 _LONG: Final = timedelta(minutes=15)
 """Age from which an open transaction is reported."""
 
@@ -34,6 +36,10 @@ class MariadbFacts(msgspec.Struct, frozen=True, kw_only=True):
     longest: timedelta | None = None
     """The age of the oldest open transaction; None where this login may not see it, or there is none."""
     counter: IdCounter = IdCounter()
+    nodes: int | None = None
+    """Nodes of the Galera cluster or members of the group; None where there is neither, or it cannot be seen."""
+    is_ready: bool = True
+    """False: a node of Galera that left its cluster, or whose part of it has no majority."""
 
 
 async def read_facts(database: Database) -> MariadbFacts:
@@ -44,8 +50,23 @@ async def read_facts(database: Database) -> MariadbFacts:
         read_only=bool(settings[0]), flush_at_commit=settings[1], binary_log=bool(settings[2]),
         sync_binlog=settings[3], id_steps=settings[4],
         engines=[f"{table} ({engine})" for table, engine in engines], longest=await _read_longest(database),
-        counter=await _read_counter(database),
+        counter=await _read_counter(database), **await _read_cluster(database),
     )  # fmt: skip
+
+
+async def _read_cluster(database: Database) -> dict[str, Any]:
+    """Return the facts about a Galera cluster or a replication group; none where there is neither."""
+    status = {str(name).lower(): str(value) for name, value in await database.query("inspect_galera")}
+    if int(status.get("wsrep_cluster_size", "0")):
+        is_ready = (status.get("wsrep_ready"), status.get("wsrep_cluster_status")) == ("ON", "Primary")
+        return {"nodes": int(status["wsrep_cluster_size"]), "is_ready": is_ready}
+    try:
+        ((members,),) = await database.query("inspect_group")
+    except StoreUnavailable:
+        raise
+    except StoreError:  # MariaDB has no groups, or this login may not read the table
+        return {}
+    return {"nodes": int(members)} if members else {}
 
 
 async def _read_counter(database: Database) -> IdCounter:
@@ -78,6 +99,7 @@ def build_findings(facts: MariadbFacts, *, long: timedelta = _LONG) -> Sequence[
     """Return what could lose or delay messages. Pure."""
     return [
         *_check_writes(facts),
+        *_check_cluster(facts),
         *_check_durability(facts),
         *_check_order(facts),
         *_check_age(facts, long),
@@ -106,6 +128,29 @@ def _check_writes(facts: MariadbFacts) -> Iterator[Finding]:
             why="A message would be there although its business data was rolled back.",
             fix="Convert them with `alter table … engine = InnoDB`.",
         )
+
+
+def _check_cluster(facts: MariadbFacts) -> Iterator[Finding]:
+    if not facts.is_ready:
+        yield Finding(
+            code="mysql.node-not-ready",
+            severity=Severity.CRITICAL,
+            what="This node of Galera is not ready, or its part of the cluster has no majority.",
+            why="It refuses every statement, so a relay can do nothing there.",
+            fix="Name all nodes in the store URL, mysql://db-1,db-2,db-3/shop, and bring the cluster together again.",
+        )
+    elif facts.nodes is not None and facts.nodes < _LEAST_NODES:
+        yield Finding(
+            code="mysql.few-nodes",
+            severity=Severity.WARNING,
+            what=f"The cluster has {_format_nodes(facts.nodes)}, and a majority needs {_LEAST_NODES}.",
+            why="When one more is away the rest takes no writes, or holds the only copy of them.",
+            fix=f"Run at least {_LEAST_NODES} nodes, on machines of their own.",
+        )
+
+
+def _format_nodes(count: int) -> str:
+    return "one node" if count == 1 else f"{count} nodes"
 
 
 def _check_durability(facts: MariadbFacts) -> Iterator[Finding]:

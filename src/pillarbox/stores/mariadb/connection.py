@@ -31,8 +31,9 @@ from pillarbox.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from pillarbox.hosts import HostList
 from pillarbox.message import TABLES, Names
-from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, EXHAUSTED, LOCK_TIMEOUTS, UNAVAILABLE
+from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, EXHAUSTED, LOCK_TIMEOUTS, NOT_LEADER, UNAVAILABLE
 from pillarbox.redaction import redact_line
 from pillarbox.stores.liveness import AnswerLimit, set_keepalive
 from pillarbox.stores.migrations import explain_missing_table
@@ -57,7 +58,7 @@ T = TypeVar("T")
 _SESSION: Final = (
     "set session transaction isolation level read committed",
     "set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'",
-    "set session innodb_lock_wait_timeout = 2, lock_wait_timeout = 2, group_concat_max_len = 1048576",
+    "set session innodb_lock_wait_timeout = 2, lock_wait_timeout = 2, group_concat_max_len = 16777216",
     "set session net_write_timeout = 10",
 )
 _MARIADB_SESSION: Final = "set session idle_transaction_timeout = 10"
@@ -105,8 +106,7 @@ _MISSING_COLUMN: Final = 1054
 _MISSING_DATABASE: Final = 1049
 _BUSY: Final = LOCK_TIMEOUTS | EXHAUSTED | {1053, 1317}
 """It can do it later: a lock, a resource or time was lacking, or it shuts down."""
-_TEMPORARY: Final = (UNAVAILABLE | {1792}) - _BUSY
-"""1792: the transaction is read-only, because the server is."""
+_TEMPORARY: Final = UNAVAILABLE - _BUSY
 _CLIENT_ERRORS: Final = range(2000, 3000)
 
 
@@ -145,7 +145,7 @@ class Database:
     """Pool of a few connections, and as many threads."""
 
     def __init__(self, dsn: str, *, names: Names, clock: Clock | None, connections: int, timeout: timedelta) -> None:
-        self._dsn = dsn
+        self._servers = list_servers(dsn)
         self._names = names
         self._statements = build_statements(names)
         self._shown = False
@@ -208,6 +208,10 @@ class Database:
         call = partial(self._transaction, _BEGIN_WRITE, work, self._heartbeat_limit)
         return await asyncio.get_running_loop().run_in_executor(self._heartbeat_thread, call)
 
+    def use_version(self, version: int) -> None:
+        """Run the statements for tables of this version from now on."""
+        self._statements.use_version(version)
+
     def limit_answers(self, *, lease: timedelta) -> None:
         seconds = lease.total_seconds()
         self._limit = AnswerLimit(max(_LEAST_LIMIT, seconds / 3), longest=self._timeout)
@@ -250,9 +254,13 @@ class Database:
             if begin:
                 connection.commit()
         except BaseException as error:
-            self._roll_back(connection, lost=_is_connection_lost(error), begun=bool(begin))
+            is_leader = get_error_number(error) not in NOT_LEADER
+            self._roll_back(connection, lost=not is_leader or _is_connection_lost(error), begun=bool(begin))
             if _is_timeout(error):
                 limit.double(time.monotonic())
+            if not is_leader or _is_timeout(error):
+                # A frozen server accepts connections and does not answer: the next one is to be another server's.
+                self._servers.note_failure(connection.server)
                 self._drop_idle()
             raise
         self._give_back(connection)
@@ -293,7 +301,7 @@ class Database:
             self._drop(connection)
 
     def _connect(self, seconds: float) -> Any:
-        connection = connect(self._dsn, timeout=seconds)
+        connection = connect_first(self._servers, timeout=seconds)
         with self._guard:
             self._session = object()
             self._all.add(connection)
@@ -384,11 +392,13 @@ class Transaction:
         *,
         selection: Selection | None = None,
         order: Order = Order.ID,
+        counted: bool = False,
     ) -> list[Any]:
         if selection is None:
             return self._fetch(self._statements[name], self._bind(values))
         parameters = SelectionParameters(fold_column="lower({})", fold=str.lower)
-        sql = self._statements.fill(name, parameters.build_conditions(selection), order=order)
+        where = parameters.build_conditions(selection)
+        sql = self._statements.fill_count(name, where) if counted else self._statements.fill(name, where, order=order)
         if self._locks:
             # Until the commit no relay settles what was found, and no other operator changes it.
             sql += "   for update"
@@ -450,17 +460,88 @@ class _Connection(pymysql.connections.Connection):  # type: ignore[misc, unused-
         super()._request_authentication()
 
 
+class Server(NamedTuple):
+    """One server of the URL."""
+
+    name: str
+    """Host and port, for people."""
+    dsn: str
+    """The URL with this server alone."""
+
+
+def list_servers(dsn: str) -> HostList[Server]:
+    """List the servers of a URL: `mysql://user@db-1:3306,db-2:3306/shop`."""
+    dsn = secure_mysql_url(dsn)  # once for all: a server on another machine has the others prove themselves too
+    scheme, _, rest = dsn.partition("://")
+    authority, slash, path = rest.partition("/")
+    login, at, hosts = authority.rpartition("@")
+    return HostList([Server(host, f"{scheme}://{login}{at}{host}{slash}{path}") for host in hosts.split(",")])
+
+
 def connect(dsn: str, *, timeout: float) -> Any:
-    """Open a connection that commits each statement, outside of transactions."""
+    """Open a connection that commits each statement, outside of transactions; of several servers to a writable one."""
+    return connect_first(list_servers(dsn), timeout=timeout)
+
+
+def connect_first(servers: HostList[Server], *, timeout: float) -> Any:
+    """Open a connection to the first server that takes writes, within so many seconds.
+
+    A single server is taken as it is: a replica can be looked at. Raises `StoreUnavailable` where none takes writes.
+    """
+    failures: dict[str, StoreError] = {}
+    for server, seconds in servers.divide(timeout):
+        try:
+            connection = _connect(server, timeout=seconds, must_write=len(servers) > 1)
+        except StoreError as error:
+            servers.note_failure(server)
+            failures[server.name] = error
+        else:
+            servers.note_success(server)
+            return connection
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    reasons = "; ".join(f"{name}: {str(error).rstrip('.')}" for name, error in failures.items())
+    raise StoreUnavailable(f"No server of the store URL takes writes ({reasons}).") from next(iter(failures.values()))
+
+
+def _connect(server: Server, *, timeout: float, must_write: bool) -> Any:
     with map_errors():
-        connection = _log_in(_parse_dsn(dsn), timeout=timeout)
-        set_keepalive(connection._sock)
-        connection.encoders = {**connection.encoders, _Sql: _encode_sql}
-        with connection.cursor() as cursor:
-            for statement in _SESSION:
-                cursor.execute(statement)
-            cursor.execute(_MARIADB_SESSION if "MariaDB" in connection.get_server_info() else _MYSQL_SESSION)
+        connection = _log_in(_parse_dsn(server.dsn), timeout=timeout)
+        try:
+            connection.server = server
+            set_keepalive(connection._sock)
+            connection.encoders = {**connection.encoders, _Sql: _encode_sql}
+            with connection.cursor() as cursor:
+                if must_write:
+                    _check_writable(cursor)
+                for statement in _SESSION:
+                    cursor.execute(statement)
+                cursor.execute(_MARIADB_SESSION if "MariaDB" in connection.get_server_info() else _MYSQL_SESSION)
+        except BaseException:
+            with suppress(Exception):
+                connection.close()
+            raise
     return connection
+
+
+_WRITABLE: Final = (
+    "show global variables where variable_name in ('read_only', 'super_read_only', 'offline_mode', 'wsrep_on')",
+    "show global status where variable_name in ('wsrep_ready', 'wsrep_cluster_status')",
+)
+"""`show`, because a node of Galera that left its cluster refuses to select even a variable."""
+
+
+def _check_writable(cursor: Any) -> None:
+    """Raise `StoreUnavailable` for a replica, a secondary of a group, and a node of Galera that is not ready."""
+    found: dict[str, str] = {}
+    for statement in _WRITABLE:
+        cursor.execute(statement)
+        found.update({str(name).lower(): str(value) for name, value in cursor.fetchall()})
+    if {"ON", "1"} & {found.get(name, "OFF") for name in ("read_only", "super_read_only", "offline_mode")}:
+        raise StoreUnavailable("It is read-only: a replica, a secondary of its group, or set so.")
+    is_ready = found.get("wsrep_ready") == "ON" and found.get("wsrep_cluster_status") == "Primary"
+    if found.get("wsrep_on") == "ON" and not is_ready:
+        raise StoreUnavailable("Its node of Galera is not ready, or its part of the cluster has no majority.")
 
 
 def _log_in(arguments: Mapping[str, Any], *, timeout: float) -> Any:

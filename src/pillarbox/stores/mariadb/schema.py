@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -17,7 +18,10 @@ import pymysql
 
 from pillarbox.errors import ConfigError, SchemaMixed, StoreForbidden, StoreUnavailable
 from pillarbox.message import TABLES, Names
+from pillarbox.mysql_errors import CONFLICTS, LOCK_TIMEOUTS
 from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs
+from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
+from pillarbox.stores.lock_wait import DEFAULT_LOCK_TIMEOUT, DEFAULT_PATIENCE, LockWait, Report, ignore_report
 from pillarbox.stores.mariadb.checks import counter_from_rows
 from pillarbox.stores.mariadb.connection import build_statements, connect, get_error_number, map_errors
 from pillarbox.stores.migrations import (
@@ -28,6 +32,7 @@ from pillarbox.stores.migrations import (
     load_migrations,
     plan_downgrade,
     plan_install,
+    plan_nothing,
     plan_upgrade,
     split_script,
 )
@@ -61,7 +66,9 @@ _DONE_BEFORE: Final = frozenset({1060, 1061, 1091, 1826, 3822})
 class MariadbSchema:
     """Tables in a MariaDB or MySQL database.
 
-    A change waits at most `lock_timeout` for transactions that use them, because writers queue up behind the wait.
+    A change waits for transactions that use them, and writers queue up behind its wait. So it waits for `lock_timeout`
+    at most, a second at least, and tries again for as long as its `patience` lasts. `report` takes what it does
+    meanwhile.
     """
 
     def __init__(
@@ -70,24 +77,34 @@ class MariadbSchema:
         *,
         names: Names,
         migrations: Sequence[Migration] | None = None,
-        lock_timeout: timedelta = timedelta(seconds=10),
+        lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT,
+        patience: timedelta = DEFAULT_PATIENCE,
+        report: Report = ignore_report,
     ) -> None:
         self._url = url
         self._names = names
         self._migrations = load_migrations("mysql") if migrations is None else migrations
-        self._lock_timeout = lock_timeout
+        self._wait = LockWait(lock_timeout=lock_timeout, patience=patience, report=report)
+        self._report = report
 
     async def version(self) -> int:
         return await asyncio.to_thread(self._read_version)
 
     async def install(self) -> Plan:
-        return await self._run(lambda current: plan_install(self._migrations, current=current))
+        return await self._run(
+            lambda found: plan_nothing(self._migrations, found) or plan_install(self._migrations, current=found.version)
+        )
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
-        return await self._run(lambda current: plan_upgrade(self._migrations, current=current, target=target))
+        return await self._run(
+            lambda found: (
+                plan_nothing(self._migrations, found, target=target)
+                or plan_upgrade(self._migrations, current=found.version, target=target)
+            )
+        )
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
+        return await self._run(lambda found: plan_downgrade(self._migrations, current=found.version, target=target))
 
     async def change_lookups(self, *, wanted: bool) -> Sequence[str]:  # noqa: ARG002 - as every `Schema`
         raise ConfigError("A MariaDB or MySQL store always has its indexes for lookups: leave the option out.")
@@ -95,15 +112,16 @@ class MariadbSchema:
     async def verify(self) -> Sequence[Difference]:
         return await asyncio.to_thread(self._compare)
 
-    async def _run(self, decide: Callable[[int], Plan]) -> Plan:
+    async def _run(self, decide: Callable[[SchemaVersion], Plan]) -> Plan:
         return await asyncio.to_thread(self._change, decide)
 
-    def _change(self, decide: Callable[[int], Plan]) -> Plan:
+    def _change(self, decide: Callable[[SchemaVersion], Plan]) -> Plan:
         with self._open() as connection, _lock_schema(connection, self._names):
             plan = decide(self._version(connection))
             if plan.target > plan.current == 0:
                 self._create_database(connection)
-            _fetch(connection, f"set session lock_wait_timeout = {max(1, int(self._lock_timeout.total_seconds()))}")
+            seconds = max(1, int(self._wait.lock_timeout.total_seconds()))
+            _fetch(connection, f"set session lock_wait_timeout = {seconds}")
             self._apply(connection, plan)
             return plan
 
@@ -120,8 +138,10 @@ class MariadbSchema:
     def _apply(self, connection: Any, plan: Plan) -> None:
         try:
             for step in plan.steps:
+                if plan.target > plan.current > 0:
+                    self._report(f"{step.version:04}_{step.name}")
                 for statement in split_script(step.sql(self._names, quote="`")):
-                    _run_unless_done(connection, statement)
+                    self._execute(connection, statement)
         except pymysql.Error as error:
             if get_error_number(error) not in _MIXED_SCHEMA:
                 raise
@@ -130,24 +150,44 @@ class MariadbSchema:
                 "compare them with `pillarbox schema sql`."
             ) from error
 
+    def _execute(self, connection: Any, statement: str) -> None:
+        """Run a statement, again if a lock was not to be had."""
+        self._wait.begin()
+        while True:
+            try:
+                _run_unless_done(connection, statement)
+                return
+            except pymysql.Error as error:
+                if get_error_number(error) not in CONFLICTS | LOCK_TIMEOUTS:
+                    raise
+                pause = self._wait.next_pause(str(error.args[-1]))
+                if pause is None:
+                    raise
+            time.sleep(pause)
+
     def _read_version(self) -> int:
         with self._open() as connection:
-            return self._version(connection)
+            return self._version(connection).version
 
-    def _version(self, connection: Any) -> int:
+    def _version(self, connection: Any) -> SchemaVersion:
         table = self._names.table("schema", quote="`")
         try:
             ((version,),) = _fetch(connection, f"select max(version) from {table}")
         except pymysql.Error as error:
             if get_error_number(error) in (_NO_TABLE, 1049):
-                return 0
+                return SchemaVersion.build(0)
             raise
         # An installation that was cut off created the table without a version: it is begun anew.
-        return int(version or 0)
+        if not version or version < FIRST_DECLARED:
+            return SchemaVersion.build(version)
+        ((version, readable_from, writable_from),) = _fetch(
+            connection, build_statements(self._names)["schema_declared"]
+        )
+        return SchemaVersion.build(version, readable_from, writable_from)
 
     def _compare(self) -> Sequence[Difference]:
         with self._open() as connection:
-            check_version(self._version(connection), latest=len(self._migrations))
+            check_version(self._version(connection).version, latest=len(self._migrations))
             found = _read_catalog(lambda sql: _fetch(connection, sql), self._names)
             counter = self._read_counter(connection)  # before temporary tables hide the real ones
             expected = self._build_expected(connection)

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
-from pillarbox.contracts.store import NO_BYTE_LIMIT, Cursor, ReadResult, StoreFeatures, TableStatus, Wakeups
+from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
+    Cursor,
+    ReadResult,
+    RelayInfo,
+    StoreFacts,
+    StoreFeatures,
+    TableStatus,
+    Wakeups,
+)
+from pillarbox.errors import StoreError, StoreUnavailable
 from pillarbox.message import Names, State, Waits
 from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_facts
 from pillarbox.stores.mariadb.connection import Database, Transaction
+from pillarbox.stores.mariadb.reading import FreshRead
+from pillarbox.stores.mariadb.waiting import find_blocked, find_due, walk_blocked_keys
+from pillarbox.stores.mariadb.wakeups import watch_commits
 from pillarbox.stores.rules import Keep
 from pillarbox.stores.statistics import FailureCount
-from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
+from pillarbox.stores.sync_sql.batch import name_keys
 from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
-from pillarbox.stores.sync_sql.rows import decode_ids, messages_from_rows, to_microseconds, to_time
+from pillarbox.stores.sync_sql.rows import messages_from_rows, to_microseconds, to_time
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 from pillarbox.stores.unreadable import clean_text
 
 __all__ = ["MariadbStore"]
 
-_PARTITION: Final = 3
 _WAITS: Final = 18
-"""Columns of a row."""
+"""Column of a row."""
 _OLDEST_LOOKED_UP: Final = 100_000
 """The most waiting messages of a destination that are looked at for the oldest: no index has their times."""
 
@@ -37,9 +51,10 @@ class MariadbStore(SyncSqlStore[Database]):
 
     `schema` is the database of the tables, where it is not the URL's. `keep` says what stays of a delivered message;
     `clock` is the server's unless given. A server that does not answer within `timeout` is a `StoreUnavailable`.
+    Without `wakeups` an idle relay only polls.
     """
 
-    features: Final = StoreFeatures(name="mysql", late_rows=True, notifies=False, shared=True)
+    features: Final = StoreFeatures(name="mysql", late_rows=True, notifies=True, shared=True, skips_keys=True)
 
     def __init__(
         self,
@@ -51,9 +66,16 @@ class MariadbStore(SyncSqlStore[Database]):
         keep: Keep = "full",
         connections: int = 4,
         timeout: timedelta = timedelta(seconds=10),
+        wakeups: bool = True,
+        reads_only: bool = False,
     ) -> None:
-        database = Database(url, names=Names(schema, prefix), clock=clock, connections=connections, timeout=timeout)
-        super().__init__(database, name=self.features.name, keep=keep)
+        self._url = url
+        self._names = Names(schema, prefix)
+        self._watches = wakeups
+        self._asleep = asyncio.Event()
+        self._asleep.set()
+        database = Database(url, names=self._names, clock=clock, connections=connections, timeout=timeout)
+        super().__init__(database, name=self.features.name, keep=keep, reads_only=reads_only)
 
     async def read(
         self,
@@ -66,7 +88,7 @@ class MariadbStore(SyncSqlStore[Database]):
     ) -> ReadResult:
         def work(tx: Transaction) -> tuple[list[Any], Cursor, frozenset[int]]:
             valid = cursor if cursor is not None and cursor.session is tx.session else Cursor(session=tx.session)
-            fresh = _FreshRead(tx, destination, valid, partitions)
+            fresh = FreshRead(tx, destination, valid, partitions)
             ids, complete = fresh.select(limit, max_bytes)
             if ids is None:
                 return [], Cursor(session=tx.session), frozenset()
@@ -77,6 +99,19 @@ class MariadbStore(SyncSqlStore[Database]):
         # Rows are decoded here and not in the store's threads, which other calls wait for.
         rows, advanced, complete = await self._database.read_committed(work)
         return ReadResult(messages_from_rows(rows), advanced, complete)
+
+    def _find_due(self, tx: SyncTransaction, each: Sequence[Mapping[str, object]]) -> Sequence[Any]:
+        return find_due(tx, each)
+
+    def _find_blocked(
+        self, tx: SyncTransaction, destination: str, keys: Sequence[tuple[int, str]], *, limit: int
+    ) -> Sequence[tuple[int, int, int]]:
+        return find_blocked(tx, name_keys(destination, keys, limit=limit))
+
+    def _find_blocked_keys(
+        self, tx: SyncTransaction, destination: str, partitions: Sequence[int]
+    ) -> Sequence[tuple[int, str, str]]:
+        return walk_blocked_keys(tx, destination, partitions)
 
     def _find_purgeable(self, tx: SyncTransaction, values: Mapping[str, object], limit: int) -> Sequence[int]:
         # The index of closed messages is by destination, so each is asked for its oldest.
@@ -139,9 +174,40 @@ class MariadbStore(SyncSqlStore[Database]):
             for name, count, size in rows
         ]  # fmt: skip
 
+    async def register(self, relay: RelayInfo, *, lease: timedelta) -> None:
+        self._note_sleep(relay.asleep)
+        await super().register(relay, lease=lease)
+
+    async def renew(self, relay_id: UUID, *, lease: timedelta, reachable: Sequence[str], asleep: bool = False) -> bool:
+        self._note_sleep(asleep)
+        return await super().renew(relay_id, lease=lease, reachable=reachable, asleep=asleep)
+
+    def _note_sleep(self, asleep: bool) -> None:
+        """Have nobody watch for commits while the relay of this store is busy."""
+        if asleep:
+            self._asleep.set()
+        else:
+            self._asleep.clear()
+
+    async def facts(self) -> StoreFacts:
+        ((version, server, _),) = await self._database.query("facts")
+        name = "MariaDB" if "mariadb" in server.lower() else "MySQL"
+        facts = StoreFacts(schema_version=version, server=f"{name} {clean_text(server)}")
+        try:
+            ((seconds,),) = await self._database.query("inspect_transactions")
+        except StoreUnavailable:
+            raise
+        except StoreError:  # it takes the right PROCESS
+            return replace(facts, hidden_transactions=True)
+        return replace(facts, oldest_transaction=None if seconds is None else timedelta(seconds=int(seconds)))
+
     @asynccontextmanager
-    async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:  # noqa: ARG002 - never called
-        yield _NoNotifications()
+    async def wakeups(self, wake: Callable[[], None]) -> AsyncIterator[Wakeups]:
+        if not self._watches:
+            yield _NoWakeups()
+            return
+        async with watch_commits(self._url, names=self._names, wake=wake, asleep=self._asleep) as watcher:
+            yield watcher
 
     async def inspect(self) -> Sequence[Finding]:
         """Return server settings that could lose or delay messages. Changes nothing."""
@@ -152,86 +218,7 @@ class MariadbStore(SyncSqlStore[Database]):
         return await read_facts(self._database)
 
 
-class _NoNotifications:
-    """MySQL notifies no client of a commit: relays poll."""
+class _NoWakeups:
+    """Nobody watches for commits: relays poll."""
 
     is_listening: Final = False
-
-
-class _FreshRead:
-    """One read of fresh messages, in rounds over the lanes that may have more until there are enough.
-
-    Ids can become visible late, and MySQL tells no client which transactions were in progress. So a read starts at
-    the beginning of each lane and passes over the ids that the cursor knows: those returned before and still open.
-    """
-
-    def __init__(self, tx: Transaction, destination: str, cursor: Cursor, partitions: Sequence[int]) -> None:
-        self._tx = tx
-        self._destination = destination
-        self._cursor = cursor
-        self._partitions = partitions
-        snapshot: Any = cursor.snapshot or {}
-        self._known = {lane: set(snapshot.get(lane, ())) if lane in cursor.low else set() for lane in partitions}
-        self._seen: dict[int, list[int]] = {lane: [] for lane in partitions}
-
-    def select(self, limit: int, max_bytes: int) -> tuple[list[int] | None, frozenset[int]]:
-        """Return the ids to read, late ones in addition to the limits, and the lanes that have no more.
-
-        None instead of ids: the late ones are too large for one read, and every lane must start over.
-        """
-        late: list[int] = []
-        fresh: list[int] = []
-        complete: set[int] = set()
-        lanes = list(self._partitions)
-        while lanes and len(fresh) < limit:
-            room = limit - len(fresh)
-            share = max(1, room // len(lanes))
-            ahead, more = self._read_ahead(lanes, 2 * share)
-            behind = {id_ for lane, ids in ahead.items() for id_ in ids if id_ <= self._cursor.low.get(lane, 0)}
-            new = {lane: [id_ for id_ in ids if id_ not in behind] for lane, ids in ahead.items()}
-            batch = select_batch(list(new.values()), floor=max(1, share // 2), limit=room)
-            late += behind
-            fresh += batch
-            taken = {*behind, *batch}
-            for lane, ids in ahead.items():
-                self._known[lane].update(taken.intersection(ids))
-            complete |= find_complete_lanes(set(lanes) - more, new, set(batch))
-            lanes = [lane for lane in lanes if lane in more]
-        if len(late) > 1 and len(cut_batch(self._tx, late, max_bytes)) < len(late):
-            return None, frozenset()
-        fitting = cut_batch(self._tx, fresh, max_bytes)
-        if dropped := set(fresh[len(fitting) :]):
-            cut = {lane for lane in self._partitions if not dropped.isdisjoint(self._known[lane])}
-            complete -= cut
-            for lane in cut:
-                self._known[lane] -= dropped
-        return sorted({*late, *fitting}), frozenset(complete)
-
-    def _read_ahead(self, lanes: Sequence[int], count: int) -> tuple[dict[int, list[int]], set[int]]:
-        """Return the next unknown ids of each lane, and the lanes that may have more."""
-        limits = {lane: count + len(self._known[lane]) for lane in lanes}
-        each: list[dict[str, object]] = [
-            {"destination": self._destination, "partition": lane, "limit": limits[lane]} for lane in lanes
-        ]
-        for lane, ids in self._tx.union("read_ahead", each):
-            self._seen[lane] = [] if ids is None else decode_ids(f"[{ids}]")
-        ahead = {lane: [id_ for id_ in self._seen[lane] if id_ not in self._known[lane]] for lane in lanes}
-        return ahead, {lane for lane in lanes if len(self._seen[lane]) >= limits[lane]}
-
-    def advance(self, ids: Sequence[int], rows: Sequence[Any]) -> Cursor:
-        """Return the cursor after this read: of each lane, the ids that were returned and were still fresh.
-
-        An id that was known and is gone was settled. Beyond the last id that this read saw, all known ones stay.
-        """
-        low = dict(self._cursor.low)
-        for row in rows:
-            low[row[_PARTITION]] = max(row[0], low.get(row[_PARTITION], 0))
-        gone = set(ids) - {row[0] for row in rows}
-        snapshot = dict(self._cursor.snapshot or {})  # type: ignore[call-overload]
-        for lane in self._partitions:
-            seen = self._seen[lane]
-            last = seen[-1] if seen else 0
-            kept = {id_ for id_ in self._known[lane] if id_ > last} | self._known[lane].intersection(seen)
-            snapshot[lane] = frozenset(kept - gone)
-            low.setdefault(lane, 0)
-        return Cursor(low, snapshot, self._cursor.session)

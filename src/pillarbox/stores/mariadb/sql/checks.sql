@@ -3,6 +3,14 @@
 select @@global.read_only, @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog,
        @@session.auto_increment_increment
 
+-- name: inspect_galera
+-- Whether the server is a node of Galera, and its part of the cluster has a majority. Other servers have no such row.
+show global status where variable_name in ('wsrep_ready', 'wsrep_cluster_size', 'wsrep_cluster_status')
+
+-- name: inspect_group
+-- How many members of a replication group take part. MariaDB has no such table.
+select count(*) from performance_schema.replication_group_members where member_state = 'ONLINE'
+
 -- name: inspect_engines
 -- Our tables whose engine has no transactions.
 select table_name, engine from information_schema.tables

@@ -32,7 +32,7 @@ values (concat('inbox:', :consumer), :action, :now, :by, :reason, concat(:source
 -- name: inbox_records
 -- What inboxes know of some messages: under each consumer and source, for the primary key begins with them.
 select convert(i.consumer using utf8mb4), convert(i.source using utf8mb4), convert(i.message_id using utf8mb4), i.status,
-       i.status_at, i.attempts, i.last_error
+       i.status_at, i.attempts, i.last_error, i.duplicates
   from (select distinct consumer, source from pillarbox_inbox limit :limit) as place
   join pillarbox_inbox as i on i.consumer = place.consumer and i.source = place.source and i.message_id in :message_ids
  order by i.consumer, i.source, i.message_id

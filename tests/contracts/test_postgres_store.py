@@ -20,6 +20,7 @@ from pillarbox.errors import StoreError
 from pillarbox.message import Message, Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.postgres.connection import Pooler
+from pillarbox.stores.postgres.dialect import PostgresDialect
 from pillarbox.stores.postgres.driver import DriverName
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.urls import parse_store_url
@@ -92,7 +93,14 @@ class PostgresHarness(StoreHarness):
     refused_faults = tuple(POSTGRES_REFUSED)
 
     def __init__(
-        self, url: str, names: Names, *, driver: DriverName, pooled_url: str | None = None, pooler: Pooler = "none"
+        self,
+        url: str,
+        names: Names,
+        *,
+        driver: DriverName,
+        pooled_url: str | None = None,
+        pooler: Pooler = "none",
+        dialect: PostgresDialect = "native",
     ) -> None:
         self.clock = FrozenClock(datetime.now(UTC))
         self._url = url
@@ -100,12 +108,13 @@ class PostgresHarness(StoreHarness):
         self._names = names
         self._driver: DriverName = driver
         self._pooler: Pooler = pooler
+        self._dialect: PostgresDialect = dialect
         self._opened: list[PostgresStore] = []
         self._role = PostgresWriterRole(names)
         self._writer: Any = None
 
     async def start(self) -> None:
-        await open_schema(parse_store_url(self._url), names=self._names).install()
+        await open_schema(parse_store_url(f"{self._url}?dialect={self._dialect}"), names=self._names).install()
         self.store = await self.open_second()
 
     async def stop(self) -> None:
@@ -173,6 +182,7 @@ class PostgresHarness(StoreHarness):
             pooler=self._pooler,
             driver=self._driver,
             connections=2,
+            dialect=self._dialect,
         )
         await store.open()
         self._opened.append(store)
@@ -241,6 +251,19 @@ class _Direct:
             yield harness
 
 
+class _Portable:
+    """With tables and statements that use nothing of which only PostgreSQL is sure."""
+
+    driver: ClassVar[DriverName]
+
+    @pytest.fixture
+    async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
+        names = Names(postgres_schema, "shop_box_")
+        harness = PostgresHarness(postgres_url, names, driver=self.driver, dialect="portable")
+        async with _harness(harness):
+            yield harness
+
+
 class _BehindAPooler:
     """Through a pooler that forgets everything between two transactions: prepared statements, settings, all of it."""
 
@@ -262,6 +285,10 @@ class TestPostgresStore(_Direct, StoreContract):
 
 
 class TestPostgresStoreBehindAPooler(_BehindAPooler, StoreContract):
+    driver = "asyncpg"
+
+
+class TestPortableStore(_Portable, StoreContract):
     driver = "asyncpg"
 
 

@@ -64,10 +64,9 @@ def classify_sqlstate(state: str) -> ErrorClass:
 _MYSQL_CONFLICTS: Final = CONFLICTS | LOCK_TIMEOUTS | {1412, 1613, 1614, 4020}
 """Also: a table changed under a snapshot, deadlocks of prepared transactions."""
 _MYSQL_OUTAGES: Final = UNAVAILABLE | {
-    1023, 1026, 1042, 1043, 1044, 1045, 1049, 1077, 1078, 1079, 1130, 1218, 1637, 1698, 1792, 1862, 3100, 3118, 3159,
-    4151,
+    1023, 1026, 1042, 1043, 1044, 1045, 1049, 1077, 1078, 1079, 1130, 1218, 1637, 1698, 1862, 3118, 3159, 4151,
 }  # fmt: skip
-"""Also: files, login, no such database, shutdown, a read-only transaction because the server is, TLS required."""
+"""Also: files, login, no such database, shutdown, TLS required."""
 _MYSQL_CLIENT_ERRORS: Final = range(2000, 3000)
 """Numbers of the client: no connection, or a lost one."""
 _MYSQL_CLIENT_FAILURES: Final = frozenset(

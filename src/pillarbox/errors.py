@@ -27,6 +27,7 @@
     │   ├── Fenced                  another relay owns the lane; nothing was written
     │   ├── IllegalTransition       that state cannot follow this one            exit 1
     │   └── NoSuchMessage           nothing has that id                          exit 5
+    ├── HandoffRefused              rows of that destination must stay           exit 1
     ├── ArchiveError                cannot be written; nothing is deleted        exit 1
     └── TransportError
         ├── TransportUnavailable    the broker cannot be reached                 exit 3
@@ -174,6 +175,10 @@ class NoSuchMessage(StoreError):
     """No message has that id."""
 
     exit_code = 5
+
+
+class HandoffRefused(PillarboxError):
+    """Messages of a handed-off destination cannot be pruned, because nothing shows that they were delivered."""
 
 
 class ArchiveError(PillarboxError):

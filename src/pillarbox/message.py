@@ -300,6 +300,7 @@ _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _MAX_IDENTIFIER: Final = 63 - len("outbox_blocked_idx")
 _DESTINATION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _PARTITION_NAME: Final = re.compile(r"history_(default|p\d+)")
+_DROPPED_INDEX: Final = re.compile(r"\bdrop index (?:concurrently )?(?:if exists )?\Z", re.IGNORECASE)
 _DEFAULT_NAME: Final = re.compile(r"\bpillarbox_(\w+)\b")
 
 
@@ -333,12 +334,17 @@ class Names(msgspec.Struct, frozen=True):
         """Replace the default names in SQL by ours.
 
         `pillarbox_outbox` becomes the qualified name. An object that is created inside its table's schema
-        (an index, a constraint) is written `pillarbox_outbox_late_idx` and keeps no schema.
+        (an index, a constraint) is written `pillarbox_outbox_late_idx` and keeps no schema. An index that is dropped
+        has one: it is looked for in the search path otherwise. MySQL looks in the table that it names.
         """
 
         def qualify_name(match: re.Match[str]) -> str:
             name = match.group(1)
-            return self.table(name, quote=quote) if name in TABLES else f"{quote}{self.bare(name)}{quote}"
+            is_dropped = (
+                quote == '"' and _DROPPED_INDEX.search(sql, max(0, match.start() - 48), match.start()) is not None
+            )
+            in_schema = name in TABLES or is_dropped
+            return self.table(name, quote=quote) if in_schema else f"{quote}{self.bare(name)}{quote}"
 
         return _DEFAULT_NAME.sub(qualify_name, sql)
 

@@ -110,7 +110,7 @@ TAMPERS = {
     "change a closed message": "update pillarbox_history set payload = 'other'",
     "change a payload": "update pillarbox_outbox set payload = 'other'",
     "change a key": "update pillarbox_outbox set key = 'other', partition = 2",
-    "change a version": "update pillarbox_schema set version = 9 where version = 1",
+    "change a version": "update pillarbox_schema set version = 999 where version = 1",
     "truncate": "truncate pillarbox_outbox",
     "disarm the trigger": "alter table pillarbox_outbox disable trigger user",
 }

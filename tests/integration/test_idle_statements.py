@@ -20,7 +20,7 @@ from tests.support.relay_behaviour.scene import until
 
 PEEK = "-- What the lanes of many destinations have"
 READ = "-- Fresh messages of the lanes above their marks"
-REGISTRY = "-- The store's time, then the live relays"
+DIGEST = "-- One row that is another when the registry is"
 SETTINGS = RelaySettings(poll_interval=timedelta(milliseconds=50), duties=(Duty.SEND, Duty.RETRY, Duty.RECOVER))
 
 
@@ -99,6 +99,6 @@ async def test_a_longer_poll_interval_has_an_effect(store: PostgresStore, statem
         async with relay:
             await until(lambda: is_resting(relay))  # noqa: B023
             statements.clear()
-            await until(lambda: count(statements, REGISTRY) >= 4)  # about two seconds
+            await until(lambda: count(statements, DIGEST) >= 4)  # about two seconds
             counts[poll_interval] = count(statements, PEEK)
     assert counts[2.0] <= 2 < counts[0.02]

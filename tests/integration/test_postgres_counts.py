@@ -113,11 +113,11 @@ async def test_failures_are_counted_to_the_last_and_the_topics_of_the_latest_are
 @pytest.mark.parametrize(
     ("statement", "arguments", "expected"),
     [
-        ("count_fresh", (100_000, 1_000, None), {"Index Only Scan using pillarbox_outbox_fresh_idx"}),
+        ("count_fresh", (100_000, 1_000, None), {"Index Only Scan using pillarbox_outbox_place_idx"}),
         ("count_waiting", (100_000, 500, None), {"Index Scan using pillarbox_outbox_since_idx"}),
         ("count_ended", (100_000, 500), {"Index Only Scan using pillarbox_history_p0_ended_idx"}),
         ("count_sending", (100_000, None), {"Index Scan using pillarbox_outbox_pkey"}),
-        ("oldest_due", (None,), {"pillarbox_outbox_fresh_idx", "pillarbox_outbox_since_idx"}),
+        ("oldest_due", (None,), {"pillarbox_outbox_place_idx", "pillarbox_outbox_since_idx"}),
         ("rollups", (datetime.now(UTC), 60), {"pillarbox_rollup_pkey"}),
         ("find_tried_bare", (50, None), {"pillarbox_outbox_due_idx", "pillarbox_outbox_blocked_idx"}),
     ],

@@ -55,43 +55,43 @@ _LANE = "'{7}'::smallint[]"
         (
             "read",
             f"'orders', {_LANE}, '{{0}}', 10, 10, '{{5,6}}', '7', 99, 100, '{{}}', 9999",
-            {"fresh", "late"},
+            {"place", "late"},
             {"pkey"},
         ),
         (
             "small_read",
             f"'orders', {_LANE}, '{{0}}', 10, 10, '{{5,6}}', '7', 99, 100, '{{}}', 9999",
-            {"fresh", "late"},
+            {"place", "late"},
             {"pkey"},
         ),
         (
             "read",
             f"'orders', {_LANE}, '{{0}}', 10, 10, '{{}}', '7', 99, 100, '{{hot}}', 9999",
-            {"fresh", "late"},
+            {"place", "late"},
             {"pkey"},
         ),
         (
             "peek",
             f"'{{orders}}', {_LANE}, '{{0}}', '{{5,6}}', '7', 99, 100, '{{orders}}', null",
-            {"fresh", "late", "due", "blocked"},
+            {"place", "late", "due", "blocked"},
             {"pkey"},
         ),
-        ("find_due", f"'orders', {_LANE}, '{{null}}', '{{0}}', 10, null", {"due"}, {"pkey", "fresh", "late"}),
-        ("read_due", "'{100,200}', 'orders', null", {"pkey"}, {"fresh", "late", "due", "blocked"}),
+        ("find_due", f"'orders', {_LANE}, '{{null}}', '{{0}}', 10, null", {"due"}, {"pkey", "place", "late"}),
+        ("read_due", "'{100,200}', 'orders', null", {"pkey"}, {"place", "late", "due", "blocked"}),
         (
             "read_keys",
             f"'orders', {_LANE}, '{{hot}}', 10, 10, 9999",
             {"blocked"},
-            {"pkey", "fresh", "late", "due"},
+            {"pkey", "place", "late", "due"},
         ),
-        ("blocked_keys", f"'orders', {_LANE}", {"blocked"}, {"pkey", "fresh", "late", "due"}),
-        ("next_due", f"'orders', {_LANE}", {"due"}, {"pkey", "fresh", "late", "blocked"}),
+        ("blocked_keys", f"'orders', {_LANE}", {"blocked"}, {"pkey", "place", "late", "due"}),
+        ("next_due", f"'orders', {_LANE}", {"due"}, {"pkey", "place", "late", "blocked"}),
         (
             "settle",
             f"'{_RELAY}', 'orders', {_LANE}, '{{1}}', '{{100,200}}', '{{1}}', '{{}}', '{{}}', 'full', null, '{{}}', "
             "'{}'",
             {"pkey"},
-            {"fresh", "late", "due", "blocked"},
+            {"place", "late", "due", "blocked"},
         ),
     ],
 )
@@ -104,7 +104,7 @@ async def test_a_hot_statement_walks_its_index(
     sql = build_small_read(statements["read"]) if is_small else statements[statement]
     await connection.execute(f"prepare hot as {sql}")
     plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute hot({arguments})"))
-    walked = {index for index in ("pkey", "fresh", "late", "due", "blocked") if f"pillarbox_outbox_{index}" in plan}
+    walked = {index for index in ("pkey", "place", "late", "due", "blocked") if f"pillarbox_outbox_{index}" in plan}
     assert expected <= walked, plan
     assert not walked & never, plan
     assert "Seq Scan on pillarbox_outbox" not in plan

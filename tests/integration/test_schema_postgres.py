@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from psycopg import sql
 
 from pillarbox.errors import SchemaMissing, SchemaMixed, SchemaNewer, SchemaOutdated, StoreUnavailable
 from pillarbox.message import Names
-from pillarbox.stores.migrations import Migration, build_script, latest_version, load_migrations
+from pillarbox.stores.lock_wait import ignore_report
+from pillarbox.stores.migrations import Migration, build_plan, build_script, latest_version, load_migrations
 from pillarbox.stores.postgres import schema as schema_module
 from pillarbox.stores.postgres.schema import PostgresSchema
 from pillarbox.stores.urls import parse_store_url
@@ -26,6 +28,8 @@ LATEST = latest_version("postgresql")
 VERSIONS = list(range(1, LATEST + 1))
 BEFORE_LOOKUPS = 5
 """The last version whose indexes for lookups were not optional."""
+BEFORE_PLACES = 8
+"""The last version without the index of places in lanes."""
 INSERT = """
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, payload, content_type, source,
                                   correlation_id, event_time)
@@ -43,10 +47,17 @@ class Tables:
         self.names = names
 
     def at(
-        self, *, migrations: Sequence[Migration] | None = None, lock_timeout: timedelta = timedelta(seconds=10)
+        self,
+        *,
+        migrations: Sequence[Migration] | None = None,
+        lock_timeout: timedelta = timedelta(seconds=10),
+        patience: timedelta = timedelta(minutes=1),
+        report: Callable[[str], None] = ignore_report,
     ) -> PostgresSchema:
         url = parse_store_url(self.url.replace("://", f"+{self.driver}://", 1))
-        return PostgresSchema(url, names=self.names, migrations=migrations, lock_timeout=lock_timeout)
+        return PostgresSchema(
+            url, names=self.names, migrations=migrations, lock_timeout=lock_timeout, patience=patience, report=report
+        )
 
     def run(self, statement: str) -> list[tuple[object, ...]]:
         with self.connected() as connection:
@@ -152,7 +163,9 @@ async def test_a_version_that_fails_half_way_leaves_no_trace(tables: Tables, tmp
 
 async def test_a_change_gives_up_rather_than_hold_up_the_writers(tables: Tables, tmp_path: Path) -> None:
     await tables.at().install()
-    newer = tables.at(migrations=with_next("postgres", tmp_path), lock_timeout=timedelta(milliseconds=50))
+    newer = tables.at(
+        migrations=with_next("postgres", tmp_path), lock_timeout=timedelta(milliseconds=50), patience=timedelta(0)
+    )
 
     with tables.connected() as long_transaction:
         long_transaction.execute("select from pillarbox_outbox")
@@ -458,6 +471,49 @@ async def test_history_becomes_partitions_with_all_that_is_in_it_and_one_table_a
     assert await tables.at().verify() == ()
 
 
+async def test_an_older_version_reads_no_null_that_stands_for_the_usual(tables: Tables) -> None:
+    await tables.at().install()
+    usual = CLOSED.replace("'event'", "null").replace("'application/json'", "null").replace("now(), 0,", "now(), null,")
+    tables.run(usual)
+    shown = "select kind, content_type, attempts from pillarbox_messages"
+    assert tables.run(shown) == [("event", "application/json", 0)]
+    await tables.at().downgrade(target=BEFORE_PLACES)
+    assert tables.run(shown) == [("event", "application/json", 0)]
+    assert tables.run(shown.replace("messages", "history")) == [("event", "application/json", 0)]
+    await tables.at().upgrade()
+    assert await tables.at().verify() == ()
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_the_index_of_a_large_outbox_is_built_before_its_tables_are_locked(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    monkeypatch.setattr(schema_module, "_LARGE", 0 if large else 2**40)
+    await tables.at().upgrade(target=BEFORE_PLACES)
+    tables.run(INSERT)
+    with tables.connected() as other:
+        other.execute("select from pillarbox_outbox")  # stops the migration, but no index that is built concurrently
+        with pytest.raises(StoreUnavailable):
+            await tables.at(lock_timeout=timedelta(milliseconds=100), patience=timedelta(0)).upgrade()
+    built = "select indisvalid from pg_index where indexrelid = to_regclass('pillarbox_outbox_place_idx')"
+    assert tables.run(built) == ([(True,)] if large else [])
+    await tables.at().upgrade()
+    assert await tables.at().verify() == ()
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_an_index_whose_build_was_interrupted_is_built_again(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    monkeypatch.setattr(schema_module, "_LARGE", 0 if large else 2**40)
+    await tables.at().upgrade(target=BEFORE_PLACES)
+    tables.run(INSERT)
+    tables.run("create index pillarbox_outbox_place_idx on pillarbox_outbox (id)")
+    tables.run("update pg_index set indisvalid = false where indexrelid = 'pillarbox_outbox_place_idx'::regclass")
+    await tables.at().upgrade()
+    assert await tables.at().verify() == ()
+
+
 async def test_a_partition_that_waits_to_be_removed_comes_back_with_the_older_version(tables: Tables) -> None:
     await tables.at().install()
     tables.run("select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 3500000)")
@@ -495,3 +551,163 @@ async def test_an_upgrade_that_fails_leaves_no_bound_behind(tables: Tables, monk
     with pytest.raises(SchemaMixed):
         await tables.at().upgrade()
     assert tables.run("select conname from pg_constraint where conname like '%bound%'") == []
+
+
+# --- steps outside a transaction, and what a killed process leaves behind ---
+
+ONLINE = f"""-- transaction: none
+-- readable from: {LATEST}
+-- writable from: {LATEST}
+-- runs on: {LATEST}
+alter table pillarbox_history add column if not exists note text;
+create index concurrently if not exists pillarbox_history_note_idx on pillarbox_history (note, id);
+create index concurrently if not exists pillarbox_outbox_source_idx on pillarbox_outbox (source);
+"""
+ONLINE_DOWN = """
+drop index concurrently if exists pillarbox_outbox_source_idx;
+drop index concurrently if exists pillarbox_history_note_idx;
+alter table pillarbox_history drop column if exists note;
+"""
+VALID = """
+    select relname, indisvalid from pg_index join pg_class c on c.oid = indexrelid
+     where relname in ('pillarbox_history_note_idx', 'pillarbox_outbox_source_idx')
+       and relnamespace = current_schema()::regnamespace
+     order by 1
+"""
+
+
+async def test_a_step_outside_a_transaction_builds_indexes_while_a_writer_works(tables: Tables, tmp_path: Path) -> None:
+    await tables.at().install()
+    told: list[str] = []
+    newer = tables.at(
+        migrations=with_next("postgres", tmp_path, up=ONLINE, down=ONLINE_DOWN),
+        lock_timeout=timedelta(milliseconds=100), patience=timedelta(0), report=told.append,
+    )  # fmt: skip
+
+    with tables.connected() as writer:
+        writer.execute(INSERT.encode())
+        upgrade = asyncio.create_task(newer.upgrade())
+        waits = "select count(*) from pg_stat_activity where query like 'create index concurrently%outbox_source%'"
+        while tables.run(waits) == [(0,)]:  # noqa: ASYNC110 - another session builds
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)  # longer than its patience for a lock
+        tables.run(f"set lock_timeout = '5s'; {INSERT}")  # nobody stands behind the build
+        writer.commit()
+        await upgrade
+
+    assert tables.run(VALID) == [("pillarbox_history_note_idx", True), ("pillarbox_outbox_source_idx", True)]
+    assert tables.versions()[-1] == LATEST + 1
+    assert await newer.verify() == ()
+    assert f"{LATEST + 1:04}_priority: statement 3 of 3" in told
+    await newer.downgrade(target=LATEST)
+    assert await tables.at().verify() == ()
+
+
+async def test_a_step_that_was_cut_off_is_finished_by_the_next_upgrade(tables: Tables, tmp_path: Path) -> None:
+    await tables.at().install()
+    tables.run("alter table pillarbox_history add column note text")
+    tables.run("create index pillarbox_history_note_idx on only pillarbox_history (note, id)")
+    tables.run("create index pillarbox_outbox_source_idx on pillarbox_outbox (source)")
+    tables.run("update pg_index set indisvalid = false where indexrelid = 'pillarbox_outbox_source_idx'::regclass")
+    assert tables.run(VALID) == [("pillarbox_history_note_idx", False), ("pillarbox_outbox_source_idx", False)]
+
+    newer = tables.at(migrations=with_next("postgres", tmp_path, up=ONLINE, down=ONLINE_DOWN))
+    await newer.upgrade()
+
+    assert tables.run(VALID) == [("pillarbox_history_note_idx", True), ("pillarbox_outbox_source_idx", True)]
+    assert await newer.verify() == ()
+
+
+async def test_several_processes_may_run_a_step_outside_a_transaction(tables: Tables, tmp_path: Path) -> None:
+    await tables.at().install()
+    migrations = with_next("postgres", tmp_path, up=ONLINE, down=ONLINE_DOWN)
+
+    await asyncio.gather(*(tables.at(migrations=migrations).upgrade() for _ in range(4)))
+
+    assert tables.versions() == [*VERSIONS, LATEST + 1]
+    assert await tables.at(migrations=migrations).verify() == ()
+
+
+async def test_the_printed_sql_of_such_a_step_is_a_transaction(tables: Tables, tmp_path: Path) -> None:
+    migrations = with_next("postgres", tmp_path, up=ONLINE, down=ONLINE_DOWN)
+    await tables.at().install()
+    (step,) = build_plan(migrations, current=LATEST, target=LATEST + 1).steps
+    tables.run(f"begin; {step.sql(tables.names)} commit")
+    assert await tables.at(migrations=migrations).verify() == ()
+
+
+async def test_a_change_tries_again_until_a_lock_is_free(tables: Tables, tmp_path: Path) -> None:
+    await tables.at().install()
+    is_told = asyncio.Event()
+    newer = tables.at(
+        migrations=with_next("postgres", tmp_path), lock_timeout=timedelta(milliseconds=50),
+        report=lambda text: is_told.set() if "trying again" in text else None,
+    )  # fmt: skip
+    with tables.connected() as long_transaction:
+        long_transaction.execute("select from pillarbox_outbox")
+        upgrade = asyncio.create_task(newer.upgrade())
+        await asyncio.wait_for(is_told.wait(), 30)
+        tables.run(f"set lock_timeout = '5s'; {INSERT}")  # writers go on between two tries
+    await upgrade
+    assert tables.versions() == [*VERSIONS, LATEST + 1]
+
+
+@pytest.mark.parametrize("done", range(1, len(schema_module._BOUND_HISTORY) + 1))
+@pytest.mark.parametrize("is_large", [True, False])
+async def test_an_upgrade_removes_the_bound_that_a_killed_one_left(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, done: int, is_large: bool
+) -> None:
+    await tables.at().upgrade(target=BEFORE_PARTITIONS)
+    tables.run(CLOSED)
+    for statement in schema_module._BOUND_HISTORY[:done]:
+        tables.run(tables.names.qualify(statement))
+
+    if is_large:
+        monkeypatch.setattr(schema_module, "_LARGE", -1)
+    await tables.at().upgrade()
+
+    assert tables.run("select conname from pg_constraint where conname like '%bound%'") == []
+    assert await tables.at().verify() == ()
+    tables.run(CLOSED.replace("values (-7,", "values (40000000,"))
+
+
+async def test_an_upgrade_removes_a_bound_that_partitions_have_already(tables: Tables) -> None:
+    await tables.at().install()
+    tables.run("alter table pillarbox_history add constraint pillarbox_history_bound_chk check (id < 9)")
+
+    await tables.at().upgrade()
+
+    assert await tables.at().verify() == ()
+
+
+KILLED = """
+import asyncio, sys
+from pillarbox.message import Names
+from pillarbox.stores.postgres import schema
+from pillarbox.stores.urls import parse_store_url
+
+schema._LARGE = -1
+asyncio.run(schema.PostgresSchema(parse_store_url(sys.argv[1]), names=Names(sys.argv[2])).upgrade())
+"""
+
+
+async def test_an_upgrade_that_is_killed_between_two_steps_is_healed_by_the_next(tables: Tables) -> None:
+    await tables.at().upgrade(target=BEFORE_PARTITIONS)
+    tables.run(CLOSED)
+    schema = tables.names.schema or "public"
+    bound = f"""select count(*) from pg_constraint where conname like '%bound%' and convalidated
+                   and connamespace = '{schema}'::regnamespace"""
+    with tables.connected() as reader:
+        reader.execute("lock table pillarbox_schema in share mode")  # its record waits, and so does its commit
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, tables.url, schema)
+        while tables.run(bound) == [(0,)]:
+            assert process.returncode is None
+            await asyncio.sleep(0.02)
+        process.kill()
+        await process.wait()
+    assert tables.run(bound) == [(1,)]
+
+    await tables.at().upgrade()
+
+    assert tables.run(bound) == [(0,)]
+    assert await tables.at().verify() == ()

@@ -21,6 +21,7 @@ from pillarbox.message import Message, State, Waits
 
 __all__ = [
     "BLOCKED_WALKED",
+    "FRESH_WALKED",
     "GROUPS_WALKED",
     "JOURNAL_LINES",
     "LATENCY_BOUNDS",
@@ -42,6 +43,7 @@ __all__ = [
     "Fence",
     "HistoryPartition",
     "IdleLanes",
+    "InboxActivity",
     "InboxCount",
     "InboxFailure",
     "InboxRecord",
@@ -49,25 +51,31 @@ __all__ = [
     "JournalEntry",
     "KeyMessages",
     "Lane",
+    "LaneBacklog",
     "MonitorStore",
     "OpenClaim",
     "OperatorStore",
     "Order",
     "PartitionedStore",
     "Pause",
+    "Phase",
+    "PhaseCount",
     "QuietLanes",
     "ReadResult",
     "RecoveredClaim",
     "Registry",
+    "RegistryDigestStore",
     "RelayInfo",
     "RelayStore",
     "Rollup",
     "Selection",
     "Settlement",
     "Store",
+    "StoreFacts",
     "StoreFeatures",
     "StoreInspector",
     "TableStatus",
+    "VersionedStore",
     "Wakeups",
 ]
 
@@ -79,18 +87,34 @@ JOURNAL_LINES: Final = 100_000
 GROUPS_WALKED: Final = 1_000
 BLOCKED_WALKED: Final = 1_000
 SOURCES_WALKED: Final = 1_000
+FRESH_WALKED: Final = 10_000
 LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds at which one bucket of latencies ends and the next begins, in rollups and metrics alike."""
 
 
 class Order(StrEnum):
-    """Order of found messages. Only by id can they be read page by page."""
+    """Order of found messages. Only by id, up or down, can they be read page by page."""
 
     ID = "id"
     ATTEMPTS = "attempts"
     """Most attempts first."""
     NEWEST = "newest"
     """Last changed first."""
+    LATEST = "latest"
+    """Highest id first: page by page with `Selection.before`."""
+
+
+class Phase(StrEnum):
+    """Where an open message stands."""
+
+    DUE = "due"
+    """It may go now, as far as its key and its relay let it."""
+    LATER = "later"
+    """Deferred, or waiting for another attempt."""
+    PARKED = "parked"
+    """Behind an earlier message of its key."""
+    HELD = "held"
+    """Failed, and its key waits with it."""
 
 
 class AnyStore(Protocol):
@@ -326,6 +350,18 @@ class RelayStore(AnyStore, Protocol):
 
 
 @runtime_checkable
+class RegistryDigestStore(Protocol):
+    """Store that tells cheaply whether its registry has changed. From others it is read whole, each time."""
+
+    async def registry_digest(self, *, lease: timedelta) -> object:
+        """Return a value that compares equal as long as `registry` would return the same relays and owners.
+
+        It changes when a relay enters, leaves or expires, reaches other destinations than before, or takes or releases
+        a lane; and not when a lease is renewed.
+        """
+
+
+@runtime_checkable
 class PartitionedStore(Protocol):
     """Store that keeps closed messages in partitions by their ids, and drops a partition instead of deleting its rows.
 
@@ -356,8 +392,11 @@ class PartitionedStore(Protocol):
 class OperatorStore(AnyStore, Protocol):
     """Store of operators, and of the janitor. Every change has a line in the journal with `by` and the reason."""
 
-    async def count(self, selection: Selection) -> int:
-        """Count the selected messages exactly. Reads every one of them."""
+    async def count(self, selection: Selection, *, limit: int | None = None) -> int:
+        """Count the selected messages exactly, which reads every one of them; or up to the limit.
+
+        With a limit each state is counted by the index that `find` uses, and counting ends there.
+        """
 
     async def journal(
         self,
@@ -537,6 +576,33 @@ class MonitorStore(AnyStore, Protocol):
         `BLOCKED_WALKED` messages of each kind are looked at.
         """
 
+    async def find_key(
+        self, destination: str, *, partition: int, key: str, after: int = 0, limit: int = 10
+    ) -> Sequence[int]:
+        """Return the ids of the first open messages of a key above that id, in order: what waits, and what is held.
+
+        Of fresh ones, which no index knows by their key, the first `FRESH_WALKED` of the lane are looked at.
+        """
+
+    async def count_phases(self, *, limit: int = 100_000) -> Sequence[PhaseCount]:
+        """Count the messages of each destination that are `later`, `parked` or `held`, none further than `limit`."""
+
+    async def lane_backlogs(self, destination: str, *, limit: int = 1_000) -> Sequence[LaneBacklog]:
+        """Count what is due in each lane of a destination that has something, by partition, each up to `limit`.
+
+        Due as in `counts`. Of what waits in a lane the first `limit` are looked at.
+        """
+
+    async def inbox_activity(self, *, window: timedelta, limit: int = 10_000) -> Sequence[InboxActivity]:
+        """List the consumers that have records, by name, with what each handled in the window.
+
+        It looks at the latest `limit` records that are done, of all consumers together, and writes nothing anywhere:
+        consumers pay nothing for it. The first `SOURCES_WALKED` consumers are listed.
+        """
+
+    async def facts(self) -> StoreFacts:
+        """Return what is known of the database as a whole. Counts nothing."""
+
     async def inbox_records(self, message_ids: Sequence[str]) -> Sequence[InboxRecord]:
         """List what inboxes know of these messages, by consumer, source and message id.
 
@@ -549,6 +615,17 @@ class MonitorStore(AnyStore, Protocol):
 
 class Store(RelayStore, OperatorStore, MonitorStore, Protocol):
     """Keeps messages, claims, lanes and relays: the whole contract."""
+
+
+@runtime_checkable
+class VersionedStore(Protocol):
+    """A store whose tables have a version, which may change while it is open."""
+
+    async def check_schema(self) -> int:
+        """Read the version of the tables, use what they have from now on, and return it.
+
+        `SchemaMissing`, `SchemaOutdated` or `SchemaNewer` where this release may not use them.
+        """
 
 
 @runtime_checkable
@@ -578,7 +655,7 @@ class StoreFeatures(msgspec.Struct, frozen=True, kw_only=True):
     late_rows: bool
     """Ids can become visible out of order, and `read` returns the late ones."""
     notifies: bool
-    """Writers can wake a sleeping relay."""
+    """A commit wakes a relay that is registered as asleep."""
     shared: bool
     """Several processes can use it at once."""
     skips_keys: bool = False
@@ -944,6 +1021,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Has a last error: it was tried and not delivered, or waits because its address takes nothing."""
     after: int = 0
     """Ids above this one: where the previous page ended."""
+    before: int | None = None
+    """Ids below this one: where the previous page ended that began with the highest."""
+    phase: Phase | None = None
+    """Open, and in this phase at the time `phase_at`."""
+    phase_at: datetime | None = None
+    """The time that tells `due` from `later`; needed with these two."""
 
 
 class BulkResult(msgspec.Struct, frozen=True):
@@ -990,6 +1073,22 @@ class InboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the last change."""
     attempts: int
     error: str | None
+    duplicates: int = 0
+    """How often it came again after it was done."""
+
+
+class InboxActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one consumer did of late."""
+
+    consumer: str
+    handled: int
+    """Messages that it handled between `since` and now."""
+    duplicates: int
+    """How often these came again."""
+    since: datetime
+    """When the window began, or the first record that was looked at is from, if there were more."""
+    last_at: datetime | None
+    """When it last handled one, of those that were looked at."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -1070,6 +1169,43 @@ class BlockedKeyCount(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that stand behind it in the table of what is blocked. Later ones may not have been parked yet."""
     more: bool
     """At least so many: counting ended there."""
+
+
+class PhaseCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of messages of a destination that stand in a phase."""
+
+    destination: str
+    phase: Phase
+    """Not `due`: those are the other pending ones."""
+    count: int
+    more: bool
+    """At least so many: counting ended there."""
+
+
+class LaneBacklog(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits in one lane."""
+
+    partition: int
+    due: int
+    more: bool
+    """At least so many: counting ended there."""
+    oldest_at: datetime | None
+    """When the longest waiting of those that were looked at first could have gone."""
+
+
+class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a database as a whole."""
+
+    schema_version: int | None
+    """None: the store has no tables."""
+    server: str
+    """Its product and version."""
+    oldest_transaction: timedelta | None = None
+    """How long the oldest open transaction has been open, of those that this login may see."""
+    hidden_transactions: bool = False
+    """Other logins have sessions, and this one may not look into them."""
+    bytes: int | None = None
+    """Size of the whole file, where the database is one."""
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):

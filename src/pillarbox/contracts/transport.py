@@ -42,6 +42,8 @@ class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
     True for handlers: they may take long, and what they did counts only when the `send` has answered.
     """
+    slow_runs: bool = False
+    """A run takes longer than single messages. While many keys are on their way, only long queues become runs."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

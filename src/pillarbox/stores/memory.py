@@ -36,6 +36,7 @@ from pillarbox.contracts.store import (
     FailureGroup,
     Fence,
     IdleLanes,
+    InboxActivity,
     InboxCount,
     InboxFailure,
     InboxRecord,
@@ -43,9 +44,12 @@ from pillarbox.contracts.store import (
     JournalEntry,
     KeyMessages,
     Lane,
+    LaneBacklog,
     OpenClaim,
     Order,
     Pause,
+    Phase,
+    PhaseCount,
     QuietLanes,
     ReadResult,
     RecoveredClaim,
@@ -54,6 +58,7 @@ from pillarbox.contracts.store import (
     Rollup,
     Selection,
     Settlement,
+    StoreFacts,
     StoreFeatures,
     TableStatus,
     Wakeups,
@@ -76,6 +81,7 @@ from pillarbox.stores.rules import (
     eligible_states,
     explain_empty_batch,
     find_fingerprint,
+    find_phase,
     group_by_strikes,
     list_purged_statuses,
     matches,
@@ -408,6 +414,11 @@ class MemoryStore:
             if lane.owner is not None and lane.owner in live:
                 owners[destination][partition] = lane.owner
         return Registry(self._clock.now(), [live[relay_id] for relay_id in sorted(live)], dict(owners))
+
+    async def registry_digest(self, *, lease: timedelta) -> object:
+        relays = [(relay_id, tuple(relay.reachable)) for relay_id, relay in sorted(self._live_relays(lease).items())]
+        lanes = self._data.lanes.values()
+        return relays, sum(lane.owner is not None for lane in lanes), sum(lane.epoch for lane in lanes)
 
     async def take(
         self,
@@ -788,7 +799,7 @@ class MemoryStore:
         return [
             InboxRecord(
                 consumer=key[0], source=key[1], message_id=key[2], status=row.status, at=row.status_at,
-                attempts=row.attempts, error=row.last_error,
+                attempts=row.attempts, error=row.last_error, duplicates=row.duplicates,
             )
             for key, row in sorted(self._data.inbox.items())
             if key[2] in message_ids
@@ -825,11 +836,62 @@ class MemoryStore:
             found.sort(key=attrgetter("attempts"), reverse=True)
         elif order is Order.NEWEST:
             found.sort(key=attrgetter("status_at", "id"), reverse=True)
+        elif order is Order.LATEST:
+            found.sort(key=attrgetter("id"), reverse=True)
         found = found[:limit]
         return found if payloads else [replace(message, payload=b"") for message in found]
 
-    async def count(self, selection: Selection) -> int:
-        return sum(matches(message, selection) for message in self._messages())
+    async def count(self, selection: Selection, *, limit: int | None = None) -> int:
+        total = sum(matches(message, selection) for message in self._messages())
+        return total if limit is None else min(total, limit)
+
+    async def find_key(
+        self, destination: str, *, partition: int, key: str, after: int = 0, limit: int = 10
+    ) -> Sequence[int]:
+        rows = [row for row in self._data.open.in_lane(destination, partition) if row.key == key and row.id > after]
+        return sorted(row.id for row in rows)[:limit]
+
+    async def count_phases(self, *, limit: int = 100_000) -> Sequence[PhaseCount]:
+        now = self._clock.now()
+        counts = Counter((one.destination, find_phase(one, now)) for one in self._messages())
+        return [
+            PhaseCount(destination=destination, phase=phase, count=min(count, limit), more=count >= limit)
+            for (destination, phase), count in sorted(counts.items(), key=str)
+            if phase not in (None, Phase.DUE)
+        ]
+
+    async def lane_backlogs(self, destination: str, *, limit: int = 1_000) -> Sequence[LaneBacklog]:
+        now, times = self._clock.now(), defaultdict[int, list[datetime]](list)
+        for message in self._messages():
+            at = self._waits_since(message)
+            if message.destination == destination and message.state in (State.PENDING, State.SENDING) and at <= now:
+                times[message.partition].append(at)
+        return [
+            LaneBacklog(partition=lane, due=min(len(ats), limit), more=len(ats) >= limit, oldest_at=min(ats))
+            for lane, ats in sorted(times.items())
+        ]
+
+    async def inbox_activity(self, *, window: timedelta, limit: int = 10_000) -> Sequence[InboxActivity]:
+        since = self._clock.now() - window
+        done = [
+            (row, key[0]) for key, row in self._data.inbox.items() if row.status == "done" and row.status_at >= since
+        ]
+        latest = sorted(done, key=lambda one: one[0].status_at, reverse=True)[:limit]
+        if len(latest) == limit:
+            since = latest[-1][0].status_at
+        found = []
+        for name in sorted({key[0] for key in self._data.inbox}):
+            rows = [row for row, consumer in latest if consumer == name]
+            found.append(
+                InboxActivity(
+                    consumer=name, handled=len(rows), duplicates=sum(row.duplicates for row in rows), since=since,
+                    last_at=max((row.status_at for row in rows), default=None),
+                )
+            )  # fmt: skip
+        return found
+
+    async def facts(self) -> StoreFacts:
+        return StoreFacts(schema_version=None, server="memory of this process")
 
     def _messages(self) -> Iterator[Message]:
         """Yield every message with the state that operators see, by id."""

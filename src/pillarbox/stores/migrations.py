@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
 
 import msgspec
 
-from pillarbox.errors import ConfigError, SchemaMissing, SchemaNewer, SchemaOutdated
+from pillarbox.errors import ConfigError, SchemaMissing
 from pillarbox.message import Names
+from pillarbox.stores.compatibility import Declaration, SchemaVersion, check_compatibility, parse_declaration
 
 __all__ = [
     "Migration",
@@ -24,13 +26,16 @@ __all__ = [
     "build_plan",
     "build_script",
     "build_statements",
+    "check_release",
     "check_version",
     "explain_missing_table",
     "latest_version",
     "load_migrations",
+    "load_release",
     "parse_migrations",
     "plan_downgrade",
     "plan_install",
+    "plan_nothing",
     "plan_upgrade",
     "read_migrations",
     "split_script",
@@ -40,6 +45,7 @@ _FOLDERS: Final = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "maria
 """URL scheme to the folder of its store. Other stores have no tables that Pillarbox creates."""
 _FILE: Final = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.(?P<direction>up|down)\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_CONCURRENTLY: Final = re.compile(r"\b(index) concurrently\b", re.IGNORECASE)
 _VERSIONS: Final = re.compile(r"schema[\"'`]?(?: does| doesn|$)")
 """Table of versions, at the end of what a database says of a missing table."""
 _END: Final = re.compile(r"\$\$.*?\$\$|'[^']*'|\bbegin\b.*?\bend\b|;", re.DOTALL | re.IGNORECASE)
@@ -53,6 +59,7 @@ class Migration(msgspec.Struct, frozen=True):
     name: str
     up: str
     down: str
+    declared: Declaration = Declaration()
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -63,10 +70,13 @@ class Step(msgspec.Struct, frozen=True):
     script: str
     record: str | None
     """None where the script removes the version table itself."""
+    in_transaction: bool = True
+    """False: its statements run one by one, and again after an interruption."""
 
     def sql(self, names: Names, *, quote: str = '"') -> str:
-        """Return the script and its record, under the configured names."""
-        parts = [self.script.strip()] if self.record is None else [self.script.strip(), self.record]
+        """Return the script and its record, under the configured names, as it can run in a transaction."""
+        script = self.script.strip() if self.in_transaction else _CONCURRENTLY.sub(r"\1", self.script.strip())
+        parts = [script] if self.record is None else [script, self.record]
         return names.qualify("\n\n".join(parts), quote=quote)
 
 
@@ -111,7 +121,13 @@ def parse_migrations(texts: Mapping[str, str]) -> tuple[Migration, ...]:
                 raise ConfigError(
                     f"The migration {version:04}_{name} has no {direction} script; every version needs both."
                 )
-    return tuple(Migration(version, name, scripts["up"], scripts["down"]) for (version, name), scripts in found.items())
+    return tuple(
+        Migration(
+            version, name, scripts["up"], scripts["down"],
+            parse_declaration(f"{version:04}_{name}", version, scripts["up"]),
+        )
+        for (version, name), scripts in found.items()
+    )  # fmt: skip
 
 
 def _check_numbers(versions: Iterable[int]) -> None:
@@ -122,23 +138,25 @@ def _check_numbers(versions: Iterable[int]) -> None:
             raise ConfigError(f"There is no migration {expected:04} before {version:04}; numbers go up one by one.")
 
 
+@cache
+def load_release(scheme: str) -> Migration:
+    """Return the last migration of this release: it says which tables the release works with."""
+    return load_migrations(scheme)[-1]
+
+
 def latest_version(scheme: str) -> int:
     """Return the schema version that this release works with."""
-    return load_migrations(scheme)[-1].version
+    return load_release(scheme).version
 
 
 def check_version(current: int | None, *, latest: int) -> None:
-    """Raise unless tables of that version fit this release; None or 0 means no tables at all."""
-    if not current:
-        raise SchemaMissing("The store has no Pillarbox tables; run `pillarbox schema install`.")
-    if current > latest:
-        raise SchemaNewer(
-            f"The store's schema is version {current} and this release knows {latest}; upgrade the pillarbox package."
-        )
-    if current < latest:
-        raise SchemaOutdated(
-            f"The store's schema is version {current} and this release needs {latest}; run `pillarbox schema upgrade`."
-        )
+    """Raise unless tables have exactly that version; None or 0 means no tables at all."""
+    check_compatibility(SchemaVersion.build(current), latest=latest, runs_on=None, writes=True)
+
+
+def check_release(found: SchemaVersion, release: Migration, *, writes: bool = True) -> None:
+    """Raise unless the release whose last migration this is may use the tables that were found."""
+    check_compatibility(found, latest=release.version, runs_on=release.declared.runs_on, writes=writes)
 
 
 def explain_missing_table(text: str, *, where: str = "") -> SchemaMissing:
@@ -163,6 +181,16 @@ def plan_install(migrations: Sequence[Migration], *, current: int) -> Plan:
     if current:
         check_version(current, latest=len(migrations))
     return build_plan(migrations, current=current, target=len(migrations))
+
+
+def plan_nothing(migrations: Sequence[Migration], found: SchemaVersion, *, target: int | None = None) -> Plan | None:
+    """Return a plan of no steps for tables that are newer and that this release may use; None if there may be some.
+
+    So an older release can be deployed again after the tables were upgraded.
+    """
+    if target is None and found.version > len(migrations) and found.allows(len(migrations), writes=True):
+        return Plan(found.version, found.version, [])
+    return None
 
 
 def plan_upgrade(migrations: Sequence[Migration], *, current: int, target: int | None = None) -> Plan:
@@ -194,27 +222,42 @@ def build_plan(migrations: Sequence[Migration], *, current: int, target: int) ->
 
 
 def _build_up(migration: Migration) -> Step:
-    record = f"insert into pillarbox_schema (version) values ({migration.version});"
-    return Step(migration.version, migration.name, migration.up, record)
+    declared = migration.declared
+    values = {
+        "version": migration.version,
+        "readable_from": declared.readable_from,
+        "writable_from": declared.writable_from,
+    }
+    known = {column: value for column, value in values.items() if value is not None}
+    record = f"insert into pillarbox_schema ({', '.join(known)}) values ({', '.join(map(str, known.values()))});"
+    return Step(migration.version, migration.name, migration.up, record, declared.in_transaction)
 
 
 def _build_down(migration: Migration) -> Step:
     # The first migration created the version table, so its way back drops it: there is no row left to delete.
     drops_the_record = migration.version == 1
     record = None if drops_the_record else f"delete from pillarbox_schema where version = {migration.version};"
-    return Step(migration.version, migration.name, migration.down, record)
+    return Step(migration.version, migration.name, migration.down, record, migration.declared.in_transaction)
 
 
 # --- SQL texts ---
 
 
-def build_script(scheme: str, *, names: Names, start: int = 0, end: int | None = None, down: bool = False) -> str:
+def build_script(
+    scheme: str,
+    *,
+    names: Names,
+    start: int = 0,
+    end: int | None = None,
+    down: bool = False,
+    migrations: Sequence[Migration] | None = None,
+) -> str:
     """Write one transaction from version `start` up to `end`, by default the latest; with `down`, the way back.
 
     Stops at its first error when run with `psql -v ON_ERROR_STOP=1`, or by `sqlite3 -bail`. MySQL commits after each
     statement, stops by itself, and can run it again.
     """
-    migrations = load_migrations(scheme)
+    migrations = load_migrations(scheme) if migrations is None else migrations
     _check_names(scheme, names)
     last = build_plan(migrations, current=0, target=len(migrations) if end is None else end).target
     if start > last:

@@ -18,6 +18,7 @@ from pillarbox.contracts.store import (
     FailureGroup,
     InboxCount,
     JournalEntry,
+    Phase,
     RecoveredClaim,
     Selection,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "eligible_states",
     "explain_empty_batch",
     "find_fingerprint",
+    "find_phase",
     "group_by_strikes",
     "list_possible_ids",
     "list_purged_statuses",
@@ -288,8 +290,11 @@ def describe_closing(message: Message) -> str:
 
 
 def list_states(selection: Selection) -> list[State]:
-    """List the states that the selection allows. What has a fingerprint has failed."""
+    """List the states that the selection allows. What has a fingerprint has failed, and so has what is held."""
     states = list(State if selection.states is None else selection.states)
+    if selection.phase is not None:
+        wanted = State.FAILED if selection.phase is Phase.HELD else State.PENDING
+        states = [state for state in states if state is wanted]
     return states if selection.fingerprint is None else [state for state in states if state is State.FAILED]
 
 
@@ -306,11 +311,27 @@ def find_fingerprint(message: Message) -> str | None:
     return fingerprint(message.last_error or "") if message.state is State.FAILED else None
 
 
+def find_phase(message: Message, at: datetime | None) -> Phase | None:
+    """Return where an open message stands at a time; None for one that is sending or closed."""
+    match message.waits:
+        case Waits.HELD:
+            return Phase.HELD
+        case _ if message.state is not State.PENDING:
+            return None
+        case Waits.PARKED:
+            return Phase.PARKED
+        case Waits.DEFERRED | Waits.RETRY if at is None or message.available_at is None or message.available_at > at:
+            return Phase.LATER
+    return Phase.DUE
+
+
 def matches(message: Message, selection: Selection) -> bool:
     """Return whether every condition that is set holds for a stored message, in the state that operators see."""
     created_at, status_at = message.created_at, message.status_at
     return (
         message.id > selection.after
+        and (selection.before is None or message.id < selection.before)
+        and (selection.phase is None or find_phase(message, selection.phase_at) is selection.phase)
         and (selection.ids is None or message.id in selection.ids)
         and (selection.message_ids is None or message.message_id in selection.message_ids)
         and (selection.states is None or message.state in selection.states)

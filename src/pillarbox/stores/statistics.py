@@ -141,11 +141,16 @@ def choose_largest(counts: Iterable[FailureCount], *, limit: int) -> list[list[F
 
 
 def merge_failures(
-    parts: Iterable[FailureCount], messages: Iterable[Message], *, counted_to: int
+    parts: Iterable[FailureCount],
+    messages: Iterable[Message],
+    *,
+    counted_to: int,
+    keys: Mapping[tuple[str, str], int],
 ) -> list[FailureGroup]:
     """Build the groups from their parts, with their examples, the largest first.
 
-    A group whose example is gone was redriven or purged meanwhile, and is left out.
+    `keys` are the numbers of keys of groups that have messages in both tables, by group: a key may be in each. A group
+    whose example is gone was redriven or purged meanwhile, and is left out.
     """
     examples = {(message.id, message.waits is not None): message for message in messages}
     groups: dict[tuple[str, str], list[FailureCount]] = {}
@@ -163,7 +168,8 @@ def merge_failures(
             FailureGroup(
                 destination=destination, fingerprint=name, count=min(count, counted_to),
                 more=count >= counted_to or any(part.more for part in alike), first_at=min(times),
-                last_at=max(times), keys=sum(part.keys for part in alike), example=example,
+                last_at=max(times), example=example,
+                keys=keys.get((destination, name), sum(part.keys for part in alike)),
             )
         )  # fmt: skip
     return sorted(built, key=lambda group: (-group.count, group.destination, group.fingerprint))

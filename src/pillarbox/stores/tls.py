@@ -128,7 +128,7 @@ def _is_remote_postgres(parts: _Parts, environ: Mapping[str, str]) -> bool:
 
 
 def _is_remote_mysql(parts: _Parts) -> bool:
-    return not parts.options.get("unix_socket") and _is_remote(parts.hosts)
+    return not parts.options.get("unix_socket") and any(_is_remote(host) for host in parts.hosts.split(","))
 
 
 def _is_remote(host: str) -> bool:

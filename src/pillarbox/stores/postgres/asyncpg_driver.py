@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 from weakref import WeakSet
@@ -13,13 +14,23 @@ from weakref import WeakSet
 import asyncpg
 
 from pillarbox.stores.liveness import set_keepalive
-from pillarbox.stores.postgres.driver import EPOCH, Connection, OnConnect, Pool, Refusal, Settings, encode_time
+from pillarbox.stores.postgres.driver import (
+    EPOCH,
+    Connection,
+    OnConnect,
+    Pool,
+    Refusal,
+    Settings,
+    connect_first,
+    encode_time,
+    list_servers,
+)
 from pillarbox.stores.tls import SYSTEM_AUTHORITIES, find_authorities, secure_postgres_url
 
 __all__ = ["AsyncpgDriver"]
 
-_MAX_PREPARED: Final = 200
-"""The number of statements that a direct connection keeps prepared."""
+_MAX_PREPARED: Final = 500
+"""The number of statements that a direct connection keeps prepared. A shared one has those of many schemas."""
 
 
 _BUILT_IN: Final = 10_000
@@ -93,15 +104,29 @@ class AsyncpgDriver:
 
     async def connect(self, url: str, *, timeout: float, command_timeout: float | None = None) -> Connection:
         dsn, tls = _secure(url)
-        connection: Any = await asyncpg.connect(
-            dsn,
+        connect = self._make_connect(dsn)
+        connection: Connection = await connect(
             ssl=tls,
             timeout=timeout,
             command_timeout=command_timeout,
             statement_cache_size=0,
             connection_class=_Connection,
         )
-        return connection  # type: ignore[no-any-return]
+        return connection
+
+    def _make_connect(self, dsn: str) -> Callable[..., Awaitable[Any]]:
+        """Return what connects to the first server of the URL that accepts. It remembers which ones failed."""
+        servers = list_servers(dsn)
+
+        async def connect(*_: object, timeout: float, **options: Any) -> Any:
+            return await connect_first(
+                servers,
+                lambda url, seconds: asyncpg.connect(url, timeout=seconds, **options),
+                seconds=timeout,
+                errors=self.errors,
+            )
+
+        return connect
 
     async def create_pool(
         self,
@@ -133,8 +158,9 @@ class AsyncpgDriver:
                 await on_connect(connection)
 
         dsn, tls = _secure(url)
-        pool: Any = await asyncpg.create_pool(
+        pool: Any = await asyncpg.create_pool(  # type: ignore[call-overload]
             dsn,
+            connect=self._make_connect(dsn),
             ssl=tls,
             min_size=size,
             max_size=size,
@@ -163,8 +189,12 @@ class AsyncpgDriver:
         return connection
 
 
+@lru_cache(maxsize=1_024)
 def _decode_time(stored: tuple[int]) -> datetime | None:
-    """Do as `decode_time` does, without another call: several times of every message pass here."""
+    """Do as `decode_time` does, without another call: several times of every message pass here.
+
+    A fresh message has the same time twice, and messages that were written together share them.
+    """
     try:
         return EPOCH + timedelta(0, 0, stored[0])
     except OverflowError:

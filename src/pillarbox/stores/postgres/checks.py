@@ -60,7 +60,9 @@ class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_facts(database: Database, sql: Statements, *, names: Names) -> PostgresFacts:
     """Read the facts from the server. Changes nothing."""
-    needed = list(list_rights("relay", names=names))
+    rights = list_rights("relay", names=names)
+    # The portable dialect has no functions.
+    needed = [one for one in rights if one.privilege != "execute" or not database.is_portable]
     columns = ([one.table for one in needed], [one.privilege for one in needed], [one.column for one in needed])
     async with database.unpinned() as connection:
         settings = await connection.fetchrow(sql["inspect_settings"])
@@ -107,7 +109,7 @@ _STANDBY: Final = Finding(
     severity=Severity.CRITICAL,
     what="The store URL leads to a standby, which takes no writes.",
     why="A relay cannot own lanes there, and a standby shows commits later and in another order than the primary.",
-    fix="Point the store URL at the primary; with several hosts, add target_session_attrs=primary.",
+    fix="Point the store URL at the primary, or name all servers: postgresql://db-1,db-2,db-3/shop.",
 )
 
 

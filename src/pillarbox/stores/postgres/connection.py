@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pillarbox.database_errors import ErrorClass, classify_sqlstate
 from pillarbox.errors import (
@@ -21,6 +21,7 @@ from pillarbox.errors import (
 from pillarbox.redaction import redact_line
 from pillarbox.stores.liveness import AnswerLimit
 from pillarbox.stores.migrations import explain_missing_table
+from pillarbox.stores.postgres.dialect import PostgresDialect
 from pillarbox.stores.postgres.driver import (
     Connection,
     Driver,
@@ -32,6 +33,9 @@ from pillarbox.stores.postgres.driver import (
     load_driver,
 )
 from pillarbox.stores.tls import is_certificate_error
+
+if TYPE_CHECKING:
+    from pillarbox.stores.postgres.sharing import SharedDatabase
 
 __all__ = ["SESSION_SETTINGS", "Database", "Now", "Pooler", "map_errors"]
 
@@ -93,7 +97,8 @@ _VERIFY: Final = """
 """Tells whether the settings arrived. From version 14 on, a server on Linux can also check whether its client is still
 connected: a statement on a connection that was given up must not keep its locks."""
 
-_TRANSIENT: Final = ("08", "25006")
+_READ_ONLY: Final = "25006"
+_TRANSIENT: Final = ("08", _READ_ONLY)
 """SQLSTATE prefixes of errors that pass, though maybe not by themselves: connection, a standby."""
 _BUSY: Final = ("57", "53", "58", "40", "55P03", "25P03", "25P04")
 """SQLSTATE prefixes of errors that pass: shutdown and start, resources, disk, conflicts, a bound of time."""
@@ -174,6 +179,10 @@ class LentPool:
         self._driver.abort(connection)
         self._pool.abort()  # what forgot one connection has likely forgotten all of that age
 
+    def abort(self) -> None:
+        """Drop all connections at once. The next borrower opens another."""
+        self._pool.abort()
+
     async def close(self) -> None:
         """Close all connections; drop what does not answer."""
         try:
@@ -194,8 +203,13 @@ class Database:
         pooler: Pooler = "none",
         connections: int = 4,
         timeout: timedelta,
+        dialect: PostgresDialect = "native",
+        shared: SharedDatabase | None = None,
     ) -> None:
-        self.driver: Final = load_driver(driver)
+        self.driver: Final = load_driver(driver) if shared is None else shared.driver
+        self.is_portable = dialect == "portable"
+        self._shared = shared
+        """Connections that the stores of this database share; None if this one has its own."""
         self._url = url
         self._pooled = pooler == "transaction"
         self._connections = connections
@@ -208,7 +222,19 @@ class Database:
         """Start of the server that answered last."""
 
     async def open(self) -> None:
-        self._pool = await self._open_pool(self._connections, self._set_up)
+        if self._shared is None:
+            self._pool = await self._open_pool(self._connections, self._set_up)
+            return
+        with map_errors(self.driver):
+            pool = await self._shared.work.attach(
+                self.driver,
+                self._url,
+                timeout=self._timeout,
+                on_connect=self._set_up_session,
+                on_session=self._renew_session,
+                settings=None if self._pooled else self._login_settings,
+            )
+        self._pool = LentPool(pool, self.driver, timeout=self._timeout)
 
     async def prepare_heartbeat(self, *, lease: timedelta) -> None:
         """Open a connection for heartbeats alone, and limit the wait for answers by the lease.
@@ -218,10 +244,24 @@ class Database:
         if self._pool is None or self._heartbeat_pool is not None:
             return
         seconds = lease.total_seconds()
-        pool = await self._open_pool(1, self._set_up_session)
+        pool = await self._open_heartbeat_pool()
         pool.limit = AnswerLimit(max(_LEAST_HEARTBEAT_LIMIT, seconds / 5), longest=self._timeout)
         self._heartbeat_pool = pool
         self._pool.limit = AnswerLimit(max(_LEAST_LIMIT, seconds / 3), longest=self._timeout)
+
+    async def _open_heartbeat_pool(self) -> LentPool:
+        if self._shared is None:
+            return await self._open_pool(1, self._set_up_session)
+        with map_errors(self.driver):
+            pool = await self._shared.heartbeats.attach(
+                self.driver,
+                self._url,
+                timeout=self._timeout,
+                on_connect=self._set_up_session,
+                on_session=lambda: None,
+                settings=None if self._pooled else self._login_settings,
+            )
+        return LentPool(pool, self.driver, timeout=self._timeout)
 
     async def _open_pool(self, size: int, on_connect: OnConnect) -> LentPool:
         with map_errors(self.driver):
@@ -257,7 +297,7 @@ class Database:
             if not self._pooled:
                 yield connection
                 return
-            async with self._transaction(connection, _NO_JIT + _PINS + _RELAXED):
+            async with self._transaction(connection, () if self.is_portable else _NO_JIT + _PINS + _RELAXED):
                 yield connection
 
     @asynccontextmanager
@@ -268,7 +308,9 @@ class Database:
         """
         async with (
             self._borrow(limited=limited) as connection,
-            self._transaction(connection, _NO_JIT + _PINS, direct=_DURABLE),
+            self._transaction(connection, _NO_JIT + _PINS, direct=_DURABLE)
+            if not self.is_portable
+            else self._transaction(connection, ()),
         ):
             yield connection
 
@@ -277,7 +319,9 @@ class Database:
         """Open one durable transaction in which the planner chooses freely: for queries and actions of people."""
         async with (
             self._borrow() as connection,
-            self._transaction(connection, _NO_JIT + _PATIENT, direct=f"{_UNPIN}; {_DURABLE}; {_set_local(_PATIENT)}"),
+            self._transaction(connection, _NO_JIT + _PATIENT, direct=f"{_UNPIN}; {_DURABLE}; {_set_local(_PATIENT)}")
+            if not self.is_portable
+            else self._transaction(connection, _PATIENT, direct=_set_local(_PATIENT)),
         ):
             yield connection
 
@@ -287,7 +331,9 @@ class Database:
         mode = "isolation level repeatable read read only"
         async with (
             self._borrow() as connection,
-            self._transaction(connection, _NO_JIT, direct=_UNPIN, mode=mode),
+            self._transaction(connection, _NO_JIT, direct=_UNPIN, mode=mode)
+            if not self.is_portable
+            else self._transaction(connection, (), mode=mode),
         ):
             yield connection
 
@@ -297,8 +343,16 @@ class Database:
         with map_errors(self.driver):
             if pool is None:
                 raise StoreUnavailable("The PostgreSQL store is not open; call open() first.")
-            async with pool.lend(limited=limited) as connection:
-                yield connection
+            try:
+                async with pool.lend(limited=limited) as connection:
+                    yield connection
+            except self.driver.errors as error:
+                refusal = self.driver.parse_refusal(error)
+                if refusal is not None and refusal.state == _READ_ONLY:
+                    # It became a standby. A new connection may lead to the primary: by another host of the URL, or by
+                    # a name or an address that has moved.
+                    pool.abort()
+                raise
 
     @asynccontextmanager
     async def _transaction(
@@ -330,15 +384,18 @@ class Database:
     @property
     def _login_settings(self) -> Settings:
         """The settings that go with the login of a direct connection: a pooler that cannot keep them refuses it."""
-        return _LOGIN + self._statement_bound
+        return (_ISOLATED + _BOUNDS if self.is_portable else _LOGIN) + self._statement_bound
+
+    def _renew_session(self) -> None:
+        self.session = object()
 
     async def _set_up(self, connection: Connection) -> None:
-        self.session = object()
+        self._renew_session()
         await self._set_up_session(connection)
 
     async def _set_up_session(self, connection: Connection) -> None:
         """Make the other settings of a direct connection; raise `StoreUnavailable` if a pooler dropped the first."""
-        if self._pooled:
+        if self._pooled or self.is_portable:
             return
         if not (await connection.fetchrow(_VERIFY))[0]:
             raise StoreUnavailable(_needs_pooler("it did not pass them on"))

@@ -6,14 +6,16 @@ It follows asyncpg's own methods, so asyncpg needs no wrapper. Statements reach 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from pillarbox.errors import MissingExtra
+from pillarbox.hosts import HostList
 
 __all__ = [
     "EPOCH",
@@ -26,10 +28,14 @@ __all__ = [
     "Pool",
     "Refusal",
     "Settings",
+    "connect_first",
     "decode_time",
     "encode_time",
+    "list_servers",
     "load_driver",
 ]
+
+T = TypeVar("T")
 
 DriverName = Literal["asyncpg", "psycopg"]
 Isolation = Literal["read_committed", "repeatable_read"]
@@ -62,6 +68,54 @@ def decode_time(microseconds: int) -> datetime | None:
 def encode_time(at: datetime) -> int:
     """Encode a time as PostgreSQL counts it."""
     return (at - EPOCH) // _MICROSECOND
+
+
+_ATTRIBUTES: Final = "target_session_attrs"
+
+
+def list_servers(url: str) -> HostList[str]:
+    """Return a URL for each server of this one, which may name several: `postgresql://db-1,db-2/shop`.
+
+    Of several the one that takes writes is wanted, unless the URL says otherwise. Drivers can do that too, but a server
+    that is frozen uses up all their time, and the others are not tried.
+    """
+    address, _, query = url.partition("?")
+    scheme, _, rest = address.partition("://")
+    authority, slash, path = rest.partition("/")
+    login, at, hosts = authority.rpartition("@")
+    pairs = [pair for pair in query.split("&") if pair]
+    if "," not in hosts or f"{_ATTRIBUTES}=prefer-standby" in pairs:
+        return HostList([url])
+    if not any(pair.startswith(f"{_ATTRIBUTES}=") for pair in pairs):
+        pairs.append(f"{_ATTRIBUTES}=read-write")
+    return HostList([f"{scheme}://{login}{at}{host}{slash}{path}?{'&'.join(pairs)}" for host in hosts.split(",")])
+
+
+async def connect_first(
+    servers: HostList[str],
+    connect: Callable[[str, float], Awaitable[T]],
+    *,
+    seconds: float,
+    errors: tuple[type[Exception], ...],
+) -> T:
+    """Return the connection of the first server that `connect` accepts, within so many seconds; raise the first error.
+
+    `connect` gets a URL and the seconds that it may take.
+    """
+    first: Exception | None = None
+    for url, share in servers.divide(seconds):
+        try:
+            connection = await connect(url, share)
+        except errors as error:
+            servers.note_failure(url)
+            first = first or error
+        except asyncio.CancelledError:  # somebody waits no longer: the next attempt begins with another server
+            servers.note_failure(url)
+            raise
+        else:
+            servers.note_success(url)
+            return connection
+    raise first or ConnectionError("the URL names no server")
 
 
 class Connection(Protocol):

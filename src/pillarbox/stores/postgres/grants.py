@@ -18,7 +18,15 @@ from typing import Final, Literal, NamedTuple, get_args
 from pillarbox.errors import ConfigError
 from pillarbox.message import Names
 
-__all__ = ["Right", "Role", "build_grants", "check_consumers", "list_rights"]
+__all__ = [
+    "Right",
+    "Role",
+    "build_grants",
+    "build_portable_grants",
+    "check_consumers",
+    "list_rights",
+    "quote_role",
+]
 
 Role = Literal["writer", "consumer", "relay", "operator", "viewer"]
 
@@ -108,6 +116,15 @@ def list_rights(role: Role, *, names: Names) -> Iterator[Right]:
         yield Right(_write_function(function, names), "execute")
 
 
+def build_portable_grants(roles: Mapping[Role, str], *, names: Names, consumers: Sequence[str] | None = None) -> str:
+    """Write GRANT statements for tables with `dialect=portable`: slots in place of locks, and no functions."""
+    lines = build_grants(roles, names=names, consumers=consumers).splitlines()
+    kept = [line.replace("select (tx, ", "select (") for line in lines if "on function " not in line]
+    slot = names.table("slot")
+    kept += [f"grant select, update on {slot} to {quote_role(roles[role])};" for role in _CLEANERS if role in roles]
+    return "\n".join(kept) + "\n"
+
+
 def build_grants(roles: Mapping[Role, str], *, names: Names, consumers: Sequence[str] | None = None) -> str:
     """Write GRANT statements for these database roles, which must exist. Running them twice changes nothing.
 
@@ -120,8 +137,8 @@ def build_grants(roles: Mapping[Role, str], *, names: Names, consumers: Sequence
     if (grantee := roles.get("consumer")) is not None:
         inbox = names.table("inbox")
         # An older release granted more: the keys of its rows too. Before the grants, for a role may be named twice.
-        lines.insert(0, f"revoke insert, update on {inbox} from {_quote(grantee)};")
-        lines.append(_write_policy(_quote(grantee), inbox, check_consumers(consumers)))
+        lines.insert(0, f"revoke insert, update on {inbox} from {quote_role(grantee)};")
+        lines.append(_write_policy(quote_role(grantee), inbox, check_consumers(consumers)))
     return "\n".join(lines) + "\n"
 
 
@@ -165,7 +182,7 @@ def _to_literal(text: str) -> str:
 
 
 def _grant_role(role: Role, grantee: str, names: Names) -> Iterator[str]:
-    quoted = _quote(grantee)
+    quoted = quote_role(grantee)
     yield f"-- {role}"
     if names.schema is not None:
         yield f'grant usage on schema "{names.schema}" to {quoted};'
@@ -180,7 +197,8 @@ def _write_function(function: str, names: Names) -> str:
     return f"{names.table(name)}({arguments}"
 
 
-def _quote(role: str) -> str:
+def quote_role(role: str) -> str:
+    """Quote the name of a role; raise `ConfigError` for one that PostgreSQL cannot have."""
     if not role or "\0" in role or len(role.encode()) > 63:
         raise ConfigError("A role's name is 1 to 63 bytes long, without a NUL; check the name after the option.")
     doubled = role.replace('"', '""')

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from pillarbox.message import State
 from pillarbox.stores.postgres.connection import Database, Now
 from pillarbox.stores.postgres.driver import Connection
-from pillarbox.stores.postgres.partitions import FIRST_ID, Partitions
+from pillarbox.stores.postgres.partitions import FIRST_ID
 from pillarbox.stores.sql import Statements
 
 __all__ = ["FIRST_ID", "Purge", "Window", "leave_out", "read_window"]
@@ -67,6 +67,13 @@ def leave_out(window: Window, spared: Iterable[tuple[int, int]]) -> Window:
     return window
 
 
+class SparedIds(Protocol):
+    """Knows the ids of partitions that will be dropped as a whole."""
+
+    async def list_spared(self, older_than: timedelta) -> list[tuple[int, int]]:
+        """List the first and last ids of each."""
+
+
 class Purge:
     """Deletes closed messages that outlived their retention, each batch from where the last one ended.
 
@@ -76,7 +83,7 @@ class Purge:
     over every row that the earlier ones deleted.
     """
 
-    def __init__(self, database: Database, sql: Statements, *, now: Now, partitions: Partitions) -> None:
+    def __init__(self, database: Database, sql: Statements, *, now: Now, partitions: SparedIds) -> None:
         self._database = database
         self._sql = sql
         self._now = now

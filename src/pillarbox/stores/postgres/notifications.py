@@ -43,11 +43,21 @@ class Listener:
     notification now and then, and `is_listening` only while that arrives.
     """
 
-    def __init__(self, driver: Driver, url: str, *, table: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        url: str,
+        *,
+        table: str | None,
+        wake: Callable[[], None],
+        on_table: Callable[[str], None] | None = None,
+    ) -> None:
         self._driver = driver
         self._url = url
         self._table = table
         self._wake = wake
+        self._on_table = on_table
+        """Called with the oid of a table that is not `table`. Whoever listens for several stores has no table."""
         self._table_oid = ""
         self._tests: dict[str, asyncio.Event] = {}
         self.is_listening = False
@@ -68,7 +78,8 @@ class Listener:
         connection = await self._driver.connect(self._url, timeout=10, command_timeout=10)
         try:
             # The trigger sends the table's oid: several schemas of one database share the channel.
-            self._table_oid = str(await connection.fetchval("select $1::regclass::oid", self._table))
+            if self._table is not None:
+                self._table_oid = str(await connection.fetchval("select $1::regclass::oid", self._table))
             await connection.add_listener(_CHANNEL, self._on_notification)
             while await self._receives_a_test(connection):
                 if not self.is_listening:
@@ -99,3 +110,5 @@ class Listener:
             self._wake()
         elif (arrived := self._tests.get(str(payload))) is not None:
             arrived.set()
+        elif self._on_table is not None:
+            self._on_table(str(payload))

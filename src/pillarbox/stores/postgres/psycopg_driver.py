@@ -26,6 +26,7 @@ from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from pillarbox.errors import ConfigError
+from pillarbox.hosts import HostList
 from pillarbox.stores.liveness import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, SEND_TIMEOUT
 from pillarbox.stores.postgres.driver import (
     Connection,
@@ -35,7 +36,9 @@ from pillarbox.stores.postgres.driver import (
     Pool,
     Refusal,
     Settings,
+    connect_first,
     decode_time,
+    list_servers,
 )
 from pillarbox.stores.tls import SYSTEM_AUTHORITIES, find_authorities, secure_postgres_url
 
@@ -73,7 +76,8 @@ class PsycopgDriver:
     errors: ClassVar[tuple[type[Exception], ...]] = _ERRORS
 
     async def connect(self, url: str, *, timeout: float, command_timeout: float | None = None) -> Connection:
-        return await _connect(url, timeout=timeout, command_timeout=command_timeout, is_direct=False)
+        servers = list_servers(secure_postgres_url(url))
+        return await _connect(servers, timeout=timeout, command_timeout=command_timeout, is_direct=False)
 
     async def create_pool(
         self,
@@ -84,9 +88,15 @@ class PsycopgDriver:
         on_connect: OnConnect | None = None,
         settings: Settings | None = (),
     ) -> Pool:
+        servers = list_servers(secure_postgres_url(url))
+
         async def connect() -> PsycopgConnection:
             connection = await _connect(
-                url, timeout=timeout, command_timeout=timeout, is_direct=settings is not None, settings=settings or ()
+                servers,
+                timeout=timeout,
+                command_timeout=timeout,
+                is_direct=settings is not None,
+                settings=settings or (),
             )
             try:
                 if on_connect is not None:
@@ -118,13 +128,22 @@ class PsycopgDriver:
 
 
 async def _connect(
-    url: str, *, timeout: float, command_timeout: float | None, is_direct: bool, settings: Settings = ()
+    servers: HostList[str],
+    *,
+    timeout: float,
+    command_timeout: float | None,
+    is_direct: bool,
+    settings: Settings = (),
 ) -> PsycopgConnection:
     own = (("timezone", "UTC"), *settings) if is_direct else settings
-    async with asyncio.timeout(timeout):
-        raw = await _RawConnection.connect(
-            _to_conninfo(url, own), autocommit=True, prepare_threshold=0 if is_direct else None, context=_ADAPTERS
-        )
+
+    async def connect(url: str, seconds: float) -> _RawConnection:
+        async with asyncio.timeout(seconds):
+            return await _RawConnection.connect(
+                _to_conninfo(url, own), autocommit=True, prepare_threshold=0 if is_direct else None, context=_ADAPTERS
+            )
+
+    raw = await connect_first(servers, connect, seconds=timeout, errors=_ERRORS)
     raw.command_timeout = command_timeout
     raw.prepared_max = _MAX_PREPARED
     return PsycopgConnection(raw, is_direct=is_direct)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from pillarbox.contracts.store import (
     BLOCKED_WALKED,
+    FRESH_WALKED,
     GROUPS_WALKED,
     JOURNAL_LINES,
     SOURCES_WALKED,
@@ -18,16 +19,21 @@ from pillarbox.contracts.store import (
     Count,
     DestinationRequest,
     FailureGroup,
+    InboxActivity,
     InboxCount,
     InboxFailure,
     InboxRecord,
     InboxSelection,
     JournalEntry,
+    LaneBacklog,
     OpenClaim,
     Order,
     Pause,
+    Phase,
+    PhaseCount,
     Rollup,
     Selection,
+    StoreFacts,
     TableStatus,
 )
 from pillarbox.message import Message, State, Waits
@@ -53,6 +59,13 @@ from pillarbox.stores.unreadable import NO_TIME
 __all__ = ["Parameters", "PostgresQueries", "inbox_parameters"]
 
 
+_WAITING: Final = {
+    Phase.LATER: [Waits.DEFERRED.value, Waits.RETRY.value],
+    Phase.PARKED: [Waits.PARKED.value],
+}
+"""Phases that are found by the index of what waits, and what waits so."""
+
+
 class PostgresQueries:
     """Reads everything, changes nothing. The planner chooses freely here."""
 
@@ -71,13 +84,12 @@ class PostgresQueries:
         # of the transaction, or a message whose relay expires between two of them would be in neither.
         now = self._now()
         async with self._database.snapshot() as connection:
-            for statement, status in _choose_statements(states, tried=selection.tried or bool(selection.min_attempts)):
+            for statement, status in _choose_statements(states, selection):
                 name = statement if payloads else f"{statement}_bare"
                 if status is State.DELIVERED and order is Order.ID and _is_walked(selection):
                     rows = await self._find_delivered(connection, name, selection, limit=limit)
                 else:
-                    second = () if statement == "find_held" else (now if status is None else status.value,)
-                    parameters = Parameters((limit, *second))
+                    parameters = Parameters((limit, *_list_values(statement, status, selection, now)))
                     where = build_conditions(selection, parameters)
                     rows = await connection.fetch(self._sql.fill(name, where, order=order), *parameters.values)
                 found |= {(row[0], row[1]): row for row in rows}
@@ -110,17 +122,33 @@ class PostgresQueries:
             after = window.next_after
         return total
 
-    async def count(self, selection: Selection) -> int:
+    async def count(self, selection: Selection, *, limit: int | None = None) -> int:
+        if limit is not None:
+            return await self._count_to(selection, limit)
         states = [state.value for state in list_states(selection)]
         total = 0
         async with self._database.snapshot() as connection:
             if State.DELIVERED.value in states and _is_walked(selection):
                 states.remove(State.DELIVERED.value)
                 total += await self._count_delivered(connection, selection)
-            for statement in ("count_open", "count_closed"):
+            # What is in a phase is open: history does not know it.
+            for statement in ("count_open", "count_closed")[: 2 if selection.phase is None else 1]:
                 parameters = Parameters((states, self._now()) if statement == "count_open" else (states,))
                 where = build_conditions(selection, parameters)
                 total += await connection.fetchval(self._sql.fill(statement, where), *parameters.values)
+        return total
+
+    async def _count_to(self, selection: Selection, limit: int) -> int:
+        """Count by the statements that find, so that each state is counted by its index."""
+        total, now = 0, self._now()
+        async with self._database.snapshot() as connection:
+            for statement, status in _choose_statements(list_states(selection), selection):
+                parameters = Parameters((limit - total, *_list_values(statement, status, selection, now)))
+                where = build_conditions(selection, parameters)
+                sql = self._sql.fill_count(f"{statement}_bare", where)
+                total += await connection.fetchval(sql, *parameters.values)
+                if total >= limit:
+                    break
         return total
 
     async def journal(
@@ -165,6 +193,8 @@ class PostgresQueries:
             largest = [part for group in choose_largest(counts, limit=limit) for part in group]
             for name, held in (("failed_details", False), ("held_details", True)):
                 parts += await self._describe_failures(connection, name, [one for one in largest if one.held is held])
+            shared = {group[0].group: await self._count_keys(connection, group[0]) for group in
+                      choose_largest(counts, limit=limit) if len(group) > 1}  # fmt: skip
             ids = [part.example_id for part in parts]
             found: list[Message] = []
             for name, second in (("find_held_bare", ()), ("find_closed_bare", (State.FAILED.value,))):
@@ -172,7 +202,18 @@ class PostgresQueries:
                 where = build_conditions(Selection(ids=[id_ for id_ in ids if id_ is not None]), parameters)
                 rows = await connection.fetch(self._sql.fill(name, where), *parameters.values)
                 found += [message_from_stored_row(row) for row in rows]
-        return merge_failures(parts, found, counted_to=counted_to)
+        return merge_failures(parts, found, counted_to=counted_to, keys=shared)
+
+    async def _count_keys(self, connection: Connection, one: FailureCount) -> int:
+        """Count the keys of a group whose messages are in both tables: a key may be in each."""
+        keys: set[str] = set()
+        for name in ("failed_keys", "held_keys"):
+            parameters = Parameters((one.destination, FAILURES_LOOKED_UP))
+            where = (
+                "fingerprint is null" if one.fingerprint is None else parameters.equals("fingerprint", one.fingerprint)
+            )
+            keys |= {row[0] for row in await connection.fetch(self._sql.fill(name, where), *parameters.values)}
+        return len(keys)
 
     async def _describe_failures(
         self, connection: Connection, name: str, counts: Sequence[FailureCount]
@@ -213,10 +254,52 @@ class PostgresQueries:
         return [
             InboxRecord(
                 consumer=row[0], source=row[1], message_id=row[2], status=row[3], at=row[4] or NO_TIME,
-                attempts=row[5], error=row[6],
+                attempts=row[5], error=row[6], duplicates=row[7],
             )
             for row in rows
         ]  # fmt: skip
+
+    async def inbox_activity(self, *, window: timedelta, limit: int) -> Sequence[InboxActivity]:
+        async with self._database.unpinned() as connection:
+            since = (self._now() or await connection.fetchval("select statement_timestamp()")) - window
+            rows = await connection.fetch(self._sql["inbox_activity"], limit, since, SOURCES_WALKED)
+        return [
+            InboxActivity(
+                consumer=name, handled=handled, duplicates=duplicates, last_at=last_at,
+                since=since if looked < limit else first_at,
+            )
+            for name, handled, duplicates, last_at, looked, first_at in rows
+        ]  # fmt: skip
+
+    async def find_key(self, destination: str, *, partition: int, key: str, after: int, limit: int) -> Sequence[int]:
+        values = (destination, partition, key, after, limit, FRESH_WALKED)
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["key_ids"], *values)
+        return [row[0] for row in rows]
+
+    async def count_phases(self, *, limit: int) -> Sequence[PhaseCount]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["count_phases"], limit, self._now())
+        return [
+            PhaseCount(destination=name, phase=Phase(phase), count=count, more=count >= limit)
+            for name, phase, count in rows
+            if count
+        ]
+
+    async def lane_backlogs(self, destination: str, *, limit: int) -> Sequence[LaneBacklog]:
+        async with self._database.unpinned() as connection:
+            rows = await connection.fetch(self._sql["lane_backlogs"], destination, limit, self._now())
+        return [
+            LaneBacklog(partition=lane, due=min(due, limit), more=more or due >= limit, oldest_at=oldest_at)
+            for lane, due, more, oldest_at in rows
+        ]
+
+    async def facts(self) -> StoreFacts:
+        async with self._database.unpinned() as connection:
+            version, server, oldest, hidden = await connection.fetchrow(self._sql["facts"])
+        return StoreFacts(
+            schema_version=version, server=f"PostgreSQL {server}", oldest_transaction=oldest, hidden_transactions=hidden
+        )
 
     async def tables(self, names: Mapping[str, str]) -> Sequence[TableStatus]:
         """Return the sizes of tables, given by the names that they are shown under and their qualified names."""
@@ -327,19 +410,38 @@ def inbox_parameters(selection: InboxSelection) -> tuple[object, ...]:
     return selection.consumer, ids, selection.error
 
 
-def _choose_statements(states: Sequence[State], *, tried: bool) -> list[tuple[str, State | None]]:
+def _choose_statements(states: Sequence[State], selection: Selection) -> list[tuple[str, State | None]]:
     """List the statements that find these states, with the status to look for in history.
 
     One query over everything would walk the tables; each of these walks the index that holds its states.
     """
     statements: list[tuple[str, State | None]] = []
     if State.PENDING in states:
-        statements.append(("find_tried" if tried else "find_pending", None))
+        statements.append((_choose_pending(selection), None))
     if State.SENDING in states:
         statements.append(("find_sending", None))
     if State.FAILED in states:
         statements.append(("find_held", None))
+    if selection.phase is not None:
+        return statements
     return statements + [("find_closed", state) for state in State if state.is_closed and state in states]
+
+
+def _choose_pending(selection: Selection) -> str:
+    if selection.phase in _WAITING:
+        return "find_waiting"
+    return "find_tried" if selection.tried or selection.min_attempts else "find_pending"
+
+
+def _list_values(
+    statement: str, status: State | None, selection: Selection, now: datetime | None
+) -> tuple[object, ...]:
+    """List the values of a statement that finds messages, after its limit."""
+    if statement == "find_held":
+        return ()
+    if statement == "find_waiting":
+        return (now, _WAITING[selection.phase], selection.destination)  # type: ignore[index]
+    return (now if status is None else status.value,)
 
 
 def _is_walked(selection: Selection) -> bool:

@@ -4,59 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Final
+from functools import partial
+from itertools import takewhile
+from typing import Final, TypeVar
 
-from pillarbox.errors import SchemaMixed
+from pillarbox.errors import ConfigError, SchemaMixed, StoreBusy
 from pillarbox.message import TABLES, Names
 from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs
+from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
+from pillarbox.stores.lock_wait import DEFAULT_LOCK_TIMEOUT, DEFAULT_PATIENCE, LockWait, Report, ignore_report
 from pillarbox.stores.migrations import (
     Migration,
     Plan,
+    Step,
     build_plan,
     check_version,
     load_migrations,
     plan_downgrade,
     plan_install,
+    plan_nothing,
     plan_upgrade,
+    split_script,
 )
 from pillarbox.stores.postgres.checks import read_counter
 from pillarbox.stores.postgres.connection import map_errors
 from pillarbox.stores.postgres.driver import Connection, Refusal, load_driver
+from pillarbox.stores.postgres.indexes import Index, build_index, drop_index, parse_index, parse_index_drop
+from pillarbox.stores.postgres.portable.tables import build_portable
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.urls import StoreUrl
 
 __all__ = ["PostgresSchema"]
 
+T = TypeVar("T")
+
 _CONNECT_TIMEOUT: Final = 10.0
 _TURN: Final = 0.2
-"""Seconds between two looks at whether another process still changes lookup indexes."""
-_LOOKUPS: Final = {
-    "history_message_idx": ("history", "(message_id)"),
-    "history_status_idx": ("history", "(status, status_at, id)"),
-    "history_corr_idx": ("history", "(left(correlation_id, 64))"),
-    "outbox_corr_idx": ("outbox", "(left(correlation_id, 64))"),
-}
-"""Indexes that an installation may have or not, with their tables and columns: see docs/schema.md."""
-
-_WITHOUT_INDEX: Final = """
-    select nspname, p.relname
-      from pg_inherits i
-      join pg_class p on p.oid = i.inhrelid
-      join pg_namespace n on n.oid = p.relnamespace
-     where i.inhparent = to_regclass($1)
-       and not exists (select from pg_index x join pg_inherits a on a.inhrelid = x.indexrelid
-                        where x.indrelid = p.oid and a.inhparent = to_regclass($2))
-     order by p.oid
-"""
-"""Partitions of a table that lack a part of its index."""
+"""Seconds between two looks at whether another process still changes the tables."""
+_CONTENDED: Final = ("55P03", "40P01", "40001")
+"""SQLSTATEs of a lock that was not to be had in time, or had to be given up."""
+_LOOKUPS: Final = (
+    Index("history_message_idx", "history", "(message_id)"),
+    Index("history_status_idx", "history", "(status, status_at, id)"),
+    Index("history_corr_idx", "history", "(left(correlation_id, 64))"),
+    Index("outbox_corr_idx", "outbox", "(left(correlation_id, 64))"),
+)
+"""Indexes that an installation may have or not: see docs/schema.md."""
 
 _PARTITIONS: Final = "partitions"
 """Name of the migration that partitions history."""
 _LARGE: Final = 64 * 1024 * 1024
-"""Bytes of a history that is not read under a lock. Less is read in a moment."""
+"""Bytes of a table that is not read under a lock. Less is read in a moment."""
+_PLACES: Final = "growth"
+"""Name of the migration that brings the index of places in lanes."""
+_INSPECT_OUTBOX: Final = """
+    select pg_relation_size(to_regclass($1)), (select indisvalid from pg_index where indexrelid = to_regclass($2))"""
+_PLACES_INDEX: Final = Index(
+    "outbox_place_idx", "outbox", "(destination, ((partition::bigint << 57) + id)) where waits is null"
+)
 _INSPECT_HISTORY: Final = "select pg_relation_size(oid) from pg_class where oid = to_regclass($1) and relkind = 'r'"
 _BOUND_HISTORY: Final = (
     # Ids that replace others are in no order, and far above all others.
@@ -78,13 +86,29 @@ _BOUND_HISTORY: Final = (
 )
 """Statements that prove that no id of history is above a bound, ten million ids ahead. The last reads all rows, which
 takes a while, and stops nobody."""
+_LEFT_BOUNDS: Final = """
+    select format('%I.%I', nspname, relname)
+      from pg_constraint
+      join pg_class c on c.oid = conrelid
+      join pg_namespace n on n.oid = relnamespace
+     where contype = 'c' and coninhcount = 0 and conname = $2
+       and (conrelid = to_regclass($1)
+            or conrelid in (select inhrelid from pg_inherits where inhparent = to_regclass($1)))
+"""
+"""Tables of history that have a bound which was left over by an upgrade that was killed."""
+
+_LOCK: Final = "hashtextextended(concat_ws('.', 'pillarbox', coalesce($1::text, current_schema()), $2::text), 0)"
+"""Number of the lock for changes of the tables of one schema and prefix."""
+_ASK_LOCK: Final = f"select pg_try_advisory_xact_lock({_LOCK})"
+_ASK_SESSION_LOCK: Final = f"select pg_try_advisory_lock({_LOCK})"
+_TAKE_LOCK: Final = f"select pg_advisory_xact_lock({_LOCK})"
 
 
 class PostgresSchema:
     """`Schema` on PostgreSQL.
 
-    A change needs the exclusive lock of its tables. It waits for it at most `lock_timeout`, because writers queue up
-    behind the wait.
+    A change needs the exclusive lock of its tables, and writers queue up behind its wait. So it waits for
+    `lock_timeout` at most, and tries again for as long as its `patience` lasts. `report` takes what it does meanwhile.
     """
 
     def __init__(
@@ -93,31 +117,46 @@ class PostgresSchema:
         *,
         names: Names,
         migrations: Sequence[Migration] | None = None,
-        lock_timeout: timedelta = timedelta(seconds=10),
+        lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT,
+        patience: timedelta = DEFAULT_PATIENCE,
+        report: Report = ignore_report,
     ) -> None:
         self._url = url
         self._driver = load_driver(url.driver)
         self._names = names
-        self._migrations = load_migrations("postgresql") if migrations is None else migrations
-        self._lock_timeout = lock_timeout
+        self._is_portable = url.options.get("dialect") == "portable"
+        shipped = load_migrations("postgresql") if migrations is None else migrations
+        self._migrations = build_portable(shipped) if self._is_portable else shipped
+        self._wait = LockWait(lock_timeout=lock_timeout, patience=patience, report=report)
+        self._report = report
 
     async def version(self) -> int:
         async with self._transaction() as connection:
-            return await self._read_version(connection)
+            return (await self._read_version(connection)).version
 
     async def install(self) -> Plan:
-        return await self._run(lambda current: plan_install(self._migrations, current=current))
+        return await self._run(
+            lambda found: plan_nothing(self._migrations, found) or plan_install(self._migrations, current=found.version)
+        )
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
+        self._check_portable(target)
+        await self._build_places(target=target)
         async with self._bound_history(target=target):
-            return await self._run(lambda current: plan_upgrade(self._migrations, current=current, target=target))
+            return await self._run(
+                lambda found: (
+                    plan_nothing(self._migrations, found, target=target)
+                    or plan_upgrade(self._migrations, current=found.version, target=target)
+                )
+            )
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda current: plan_downgrade(self._migrations, current=current, target=target))
+        self._check_portable(target)
+        return await self._run(lambda found: plan_downgrade(self._migrations, current=found.version, target=target))
 
     async def verify(self) -> Sequence[Difference]:
         async with self._transaction() as connection:
-            check_version(await self._read_version(connection), latest=len(self._migrations))
+            check_version((await self._read_version(connection)).version, latest=len(self._migrations))
             schema = await connection.fetchval(
                 "select relnamespace from pg_class where oid = to_regclass($1)", self._names.table("schema")
             )
@@ -132,109 +171,211 @@ class PostgresSchema:
         """Create the indexes for lookups, or drop them; return those that changed. Neither stops a writer for long."""
         changed = []
         async with self._connect() as connection:
-            check_version(await self._read_version(connection), latest=len(self._migrations))
-            await _wait_for_turn(connection, self._names.schema, self._names.prefix)
+            check_version((await self._read_version(connection)).version, latest=len(self._migrations))
+            if not self._is_portable:
+                await _wait_for_turn(connection, self._names.schema, self._names.prefix)
             await connection.execute("set statement_timeout = 0")  # a role's own limit is for other statements
             for index in _LOOKUPS:
-                is_valid = await connection.fetchval(
-                    "select indisvalid from pg_index where indexrelid = to_regclass($1)", self._names.table(index)
+                change = (
+                    build_index(connection, index, self._names)
+                    if wanted
+                    else drop_index(connection, index.name, self._names)
                 )
-                if is_valid is wanted or (is_valid is None and not wanted):
-                    continue
-                change = self._change_partitioned if _LOOKUPS[index][0] == "history" else self._change_lookup
-                await change(connection, index, wanted=wanted, is_there=is_valid is not None)
-                changed.append(self._names.bare(index))
+                if await change:
+                    changed.append(self._names.bare(index.name))
         return changed
+
+    async def _build_places(self, *, target: int | None) -> None:
+        """Build the index of places in lanes on a large outbox ahead of its migration, which would stop writers."""
+        migration = next((one for one in self._migrations[:target] if one.name == _PLACES), None)
+        async with self._connect() as connection:
+            current = (await self._read_version(connection)).version
+            if migration is None or not 0 < current < migration.version:
+                return
+            places = self._names.table("outbox"), self._names.table(_PLACES_INDEX.name)
+            size, is_valid = await connection.fetchrow(_INSPECT_OUTBOX, *places)
+            if size > _LARGE or is_valid is False:  # left over by a build that was interrupted
+                await self._limit_waits(connection)
+                await self._retry(lambda: build_index(connection, _PLACES_INDEX, self._names))
 
     @asynccontextmanager
     async def _bound_history(self, *, target: int | None) -> AsyncIterator[None]:
         """Prove which ids a large history has, before it becomes a partition: else it is read under an exclusive lock.
 
-        The proof is a constraint, which takes no ids far above today's. So it does not outlive an upgrade that fails.
+        The proof is a constraint, which takes no ids far above today's. So it does not outlive an upgrade that fails,
+        and the next one removes what a process left behind that was killed.
         """
-        history = self._names.table("history")
-        constraint = f'"{self._names.bare("history_bound_chk")}"'
+        if self._is_portable:  # history is one table
+            yield
+            return
         async with self._connect() as connection:
-            row = await connection.fetchrow(_INSPECT_HISTORY, history)
+            row = await connection.fetchrow(_INSPECT_HISTORY, self._names.table("history"))
             is_needed = row is not None and row[0] > _LARGE and self._adds_partitions(target)
+            await self._limit_waits(connection)
             if is_needed:
-                await connection.execute("set statement_timeout = 0")
-                await connection.execute(f"set lock_timeout = {int(self._lock_timeout.total_seconds() * 1000)}")
+                self._report("Reading the history, which stops nobody: its ids must be known before it is partitioned.")
                 for statement in _BOUND_HISTORY:
-                    await connection.execute(self._names.qualify(statement))
+                    await self._execute(connection, self._names.qualify(statement))
+            else:
+                await self._drop_bounds(connection)
         try:
             yield
         except BaseException:
             if is_needed:
                 async with self._connect() as connection:
-                    await connection.execute(f"alter table {history} drop constraint if exists {constraint}")
+                    await self._limit_waits(connection)
+                    await self._drop_bounds(connection)
             raise
+
+    async def _drop_bounds(self, connection: Connection) -> None:
+        constraint = self._names.bare("history_bound_chk")
+        for (table,) in await connection.fetch(_LEFT_BOUNDS, self._names.table("history"), constraint):
+            await self._execute(connection, f'alter table {table} drop constraint if exists "{constraint}"')
 
     def _adds_partitions(self, target: int | None) -> bool:
         return any(one.name == _PARTITIONS for one in self._migrations[:target])
 
-    async def _change_lookup(self, connection: Connection, index: str, *, wanted: bool, is_there: bool) -> None:
-        if is_there:  # not wanted, or left over by a build that was interrupted
-            await connection.execute(f"drop index concurrently {self._names.table(index)}")
-        if wanted:
-            await connection.execute(_build_lookup(index, self._names, how="concurrently"))
+    def _check_portable(self, target: int | None) -> None:
+        if self._is_portable and target is not None and 0 < target < FIRST_DECLARED:
+            raise ConfigError(
+                f"Tables with dialect=portable begin with version {FIRST_DECLARED}: name that or a later one, or 0."
+            )
 
-    async def _change_partitioned(self, connection: Connection, index: str, *, wanted: bool, is_there: bool) -> None:
-        """Change an index of all partitions. It is built on one after the other, and valid when all have it.
+    async def _run(self, make_plan: Callable[[SchemaVersion], Plan]) -> Plan:
+        """Run a plan: what can be one transaction is one, and the other steps run on their own."""
+        first: Plan | None = None
+        while True:
+            self._wait.begin()
+            plan, is_done = await self._retry(partial(self._run_part, make_plan))
+            first = first or plan
+            if is_done:
+                return first
+            make_plan = partial(_plan_rest, self._migrations, plan.target)
 
-        A partition that is added meanwhile has it from the beginning. What concerns the whole needs a lock for a
-        moment.
-        """
-        whole = self._names.table(index)
-        table, columns = _LOOKUPS[index]
-        rows = await connection.fetch(_WITHOUT_INDEX, self._names.table(table), whole) if is_there else []
-        if is_there and not (wanted and rows):  # not wanted, or not valid although no partition lacks it
-            await _execute_between(connection, f"drop index {whole}")
-            is_there = False
-        if not wanted:
-            return
-        if not is_there:
-            await _execute_between(connection, _build_lookup(index, self._names, only="only "))
-            rows = await connection.fetch(_WITHOUT_INDEX, self._names.table(table), whole)
-        for schema, partition in rows:
-            part = f"{partition}{index.removeprefix(table)}"[:63]
-            await connection.execute(f'drop index concurrently if exists "{schema}"."{part}"')
-            await connection.execute(f'create index concurrently "{part}" on "{schema}"."{partition}" {columns}')
-            await _execute_between(connection, f'alter index {whole} attach partition "{schema}"."{part}"')
-
-    async def _run(self, make_plan: Callable[[int], Plan]) -> Plan:
-        async with self._transaction(commit=True) as connection:
-            await _lock_tables(connection, self._names.schema, self._names.prefix)
+    async def _run_part(self, make_plan: Callable[[SchemaVersion], Plan]) -> tuple[Plan, bool]:
+        """Run the next steps that belong together; return the plan, and whether all of it is done."""
+        async with self._connect() as connection:
+            await self._begin_turn(connection)
             plan = make_plan(await self._read_version(connection))
-            await connection.execute(f"set local lock_timeout = {int(self._lock_timeout.total_seconds() * 1000)}")
+            together = list(takewhile(lambda step: step.in_transaction, plan.steps))
+            if plan.steps and not together:
+                await connection.execute("rollback")
+                await self._run_alone(connection, plan.steps[0], current=plan.current)
+                return plan, len(plan.steps) == 1
+            await connection.execute(f"set local lock_timeout = {self._milliseconds}")
             if plan.target > plan.current:
                 await self._create_schema(connection)
-            await self._apply(connection, plan, self._names)
-            return plan
+            for step in together if plan.target > plan.current > 0 else ():
+                self._report(f"{step.version:04}_{step.name}")
+            await self._apply(connection, Plan(plan.current, plan.target, together), self._names)
+            await connection.execute("commit")
+            return plan, len(together) == len(plan.steps)
+
+    async def _run_alone(self, connection: Connection, step: Step, *, current: int) -> None:
+        """Run a step outside a transaction, statement by statement. All of them can be repeated: so can the step.
+
+        Nobody else may change the tables meanwhile. Those who wait for their turn ask again and again: a statement
+        that waits keeps a snapshot, and building an index waits for every snapshot.
+        """
+        ask = (_ASK_SESSION_LOCK, self._names.schema, self._names.prefix)
+        while not await connection.fetchval(*ask):  # noqa: ASYNC110 - another process has the lock
+            await asyncio.sleep(_TURN)
+        if (await self._read_version(connection)).version != current:
+            return
+        await self._limit_waits(connection)
+        if self._names.schema is not None:  # for `drop index`, whose name is written without a schema
+            await connection.execute(f'set search_path = "{self._names.schema}"')
+        statements = list(split_script(step.script))
+        for number, statement in enumerate(statements, start=1):
+            self._report(f"{step.version:04}_{step.name}: statement {number} of {len(statements)}")
+            self._wait.begin()
+            await self._run_statement(connection, statement)
+        if step.record is not None:
+            await self._execute(connection, self._names.qualify(step.record))
+
+    async def _run_statement(self, connection: Connection, statement: str) -> None:
+        """Run one statement of a step. To build an index waits for every transaction, and nobody waits for that."""
+        index, dropped = parse_index(statement), parse_index_drop(statement)
+        if index is None and dropped is None:
+            await self._execute(connection, self._names.qualify(statement))
+            return
+        await connection.execute("set lock_timeout = 0")
+        if index is not None:
+            await self._retry(partial(build_index, connection, index, self._names))
+        elif dropped is not None:
+            await self._retry(partial(drop_index, connection, dropped, self._names))
+        await self._limit_waits(connection)
+
+    async def _begin_turn(self, connection: Connection) -> None:
+        """Begin a transaction in which nobody else changes the tables of that schema and prefix.
+
+        It is read committed whatever the server's default: it must see what the others did.
+        """
+        while True:
+            await connection.execute("begin isolation level read committed")
+            if self._is_portable:  # the rows of versions are its lock, where there are any
+                return
+            if await connection.fetchval(_ASK_LOCK, self._names.schema, self._names.prefix):
+                return
+            await connection.execute("rollback")
+            await asyncio.sleep(_TURN)
+
+    async def _limit_waits(self, connection: Connection) -> None:
+        """Wait for locks briefly, and for the statement itself as long as it takes, whatever the role's own limit."""
+        await connection.execute(f"set statement_timeout = 0; set lock_timeout = {self._milliseconds}")
+
+    @property
+    def _milliseconds(self) -> int:
+        return max(1, int(self._wait.lock_timeout.total_seconds() * 1000))
+
+    async def _execute(self, connection: Connection, statement: str) -> None:
+        """Run a statement outside a transaction, again if a lock was not to be had."""
+        await self._retry(lambda: connection.execute(statement))
+
+    async def _retry(self, action: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await action()
+            except Exception as error:
+                # Inside a connection's block it is the driver's error, outside it is ours, with that as its cause.
+                refused = error.__cause__ if isinstance(error, StoreBusy) else error
+                refusal = self._driver.parse_refusal(refused) if isinstance(refused, Exception) else None
+                if refusal is None or refusal.state not in _CONTENDED:
+                    raise
+                pause = self._wait.next_pause(refusal.message)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
 
     async def _create_schema(self, connection: Connection) -> None:
         """Create the configured schema where it is missing."""
         schema = self._names.schema
         # `if not exists` alone would demand the right to create a schema even where it exists.
         if schema is not None and await connection.fetchval("select to_regnamespace($1) is null", f'"{schema}"'):
-            await _lock_tables(connection, schema, "")
+            if not self._is_portable:
+                await connection.execute(_TAKE_LOCK, schema, "")
             await connection.execute(f'create schema if not exists "{schema}"')
 
-    async def _read_version(self, connection: Connection) -> int:
+    async def _read_version(self, connection: Connection) -> SchemaVersion:
         table = self._names.table("schema")
         if await connection.fetchval("select to_regclass($1) is null", table):
-            return 0
-        version: int | None = await connection.fetchval(f"select max(version) from {table}")
+            return SchemaVersion.build(0)
+        sql = Statements("pillarbox.stores.postgres", self._names)
+        if self._is_portable:
+            await connection.execute(f"select version from {table} order by version for update")
+        version: int | None = await connection.fetchval(sql["schema_version"])
         if version is None:
             raise SchemaMixed(f"The table {table} is there but records no version; see docs/schema.md.")
-        return version
+        if version < FIRST_DECLARED:
+            return SchemaVersion.build(version)
+        return SchemaVersion.build(*await connection.fetchrow(sql["schema_declared"]))
 
     async def _build_expected(self, connection: Connection) -> Catalog:
         """Read the catalog of a fresh installation: of temporary tables, which the rollback removes."""
         scratch = Names(schema="pg_temp", prefix=self._names.prefix)
         await self._apply(connection, build_plan(self._migrations, current=0, target=len(self._migrations)), scratch)
         for index in _LOOKUPS:
-            await connection.execute(_build_lookup(index, scratch))
+            await connection.execute(index.create(scratch))
         return await self._read_catalog(connection, await connection.fetchval("select pg_my_temp_schema()"))
 
     async def _read_catalog(self, connection: Connection, schema: int) -> Catalog:
@@ -261,15 +402,12 @@ class PostgresSchema:
             ) from error
 
     @asynccontextmanager
-    async def _transaction(self, *, commit: bool = False) -> AsyncIterator[Connection]:
-        """Open a connection for one transaction.
-
-        It is read committed whatever the server's default: after the wait for the lock it must see what the other did.
-        """
+    async def _transaction(self) -> AsyncIterator[Connection]:
+        """Open a connection for one transaction, which changes nothing."""
         async with self._connect() as connection:
             await connection.execute("begin isolation level read committed")
             yield connection
-            await connection.execute("commit" if commit else "rollback")
+            await connection.execute("rollback")
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[Connection]:
@@ -288,35 +426,9 @@ def _remove_schema(definition: str, *, schema: str, prefix: str) -> str:
     return " ".join(re.sub(bare, r"\1", re.sub(ours, r"\1", definition)).split())
 
 
-def _build_lookup(index: str, names: Names, *, how: str = "", only: str = "") -> str:
-    table, columns = _LOOKUPS[index]
-    return f"create index {how} if not exists {names.bare(index)} on {only}{names.table(table)} {columns}"
-
-
-async def _execute_between(connection: Connection, statement: str) -> None:
-    """Run a statement whose lock stops others, as soon as nobody is in its way. They wait for a moment at most."""
-    await connection.execute(
-        f"""
-        do $do$
-        begin
-            set local lock_timeout = '100ms';
-            for try in 1 .. 600 loop
-                begin
-                    {statement};
-                    return;
-                exception when lock_not_available then
-                    perform pg_sleep(0.1);
-                end;
-            end loop;
-            raise lock_not_available using message = 'history is in use: a transaction has been open for a minute';
-        end
-        $do$"""
-    )
-
-
 def _choose_lookups(expected: Catalog, found: Catalog, names: Names) -> Catalog:
     """Return what is expected, with those of the optional indexes alone that are there."""
-    optional = {f"index {names.bare(index)} on {names.bare(table)}" for index, (table, _) in _LOOKUPS.items()}
+    optional = {f"index {names.bare(index.name)} on {names.bare(index.table)}" for index in _LOOKUPS}
     return {item: text for item, text in expected.items() if item not in optional or item in found}
 
 
@@ -331,10 +443,8 @@ async def _wait_for_turn(connection: Connection, schema: str | None, prefix: str
         await asyncio.sleep(_TURN)
 
 
-async def _lock_tables(connection: Connection, schema: str | None, prefix: str) -> None:
-    """Wait until nobody else changes the tables of that schema and prefix. The lock ends with the transaction."""
-    name = "concat_ws('.', 'pillarbox', coalesce($1::text, current_schema()), $2::text)"
-    await connection.execute(f"select pg_advisory_xact_lock(hashtextextended({name}, 0))", schema, prefix)
+def _plan_rest(migrations: Sequence[Migration], target: int, found: SchemaVersion) -> Plan:
+    return build_plan(migrations, current=found.version, target=target)
 
 
 def _is_mixed(refusal: Refusal) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -13,6 +13,7 @@ import msgspec
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.finding import Finding
+from pillarbox.contracts.handoff import HandoffMark, PruneStep, ServerLog, SlotStatus
 from pillarbox.contracts.store import (
     NO_BYTE_LIMIT,
     Action,
@@ -29,6 +30,7 @@ from pillarbox.contracts.store import (
     Fence,
     HistoryPartition,
     IdleLanes,
+    InboxActivity,
     InboxCount,
     InboxFailure,
     InboxRecord,
@@ -36,9 +38,11 @@ from pillarbox.contracts.store import (
     JournalEntry,
     KeyMessages,
     Lane,
+    LaneBacklog,
     OpenClaim,
     Order,
     Pause,
+    PhaseCount,
     QuietLanes,
     ReadResult,
     RecoveredClaim,
@@ -47,6 +51,7 @@ from pillarbox.contracts.store import (
     Rollup,
     Selection,
     Settlement,
+    StoreFacts,
     StoreFeatures,
     TableStatus,
     Wakeups,
@@ -54,15 +59,21 @@ from pillarbox.contracts.store import (
 from pillarbox.durations import FOREVER, LONGEST
 from pillarbox.errors import ConfigError, Fenced, StoreRefused
 from pillarbox.message import TABLES, Message, Names, State, Waits
-from pillarbox.stores.migrations import check_version, latest_version
+from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
+from pillarbox.stores.migrations import check_release, load_release
 from pillarbox.stores.postgres.checks import PostgresFacts, build_findings, read_facts
 from pillarbox.stores.postgres.connection import Database, Now, Pooler
+from pillarbox.stores.postgres.dialect import PostgresDialect, build_statements, find_lack
 from pillarbox.stores.postgres.driver import Connection, DriverName
+from pillarbox.stores.postgres.handoff import HandoffLog
+from pillarbox.stores.postgres.handoff import build_findings as build_handoff_findings
 from pillarbox.stores.postgres.history import Purge
 from pillarbox.stores.postgres.notifications import listen
 from pillarbox.stores.postgres.partitions import Partitions
+from pillarbox.stores.postgres.portable.reading import NoNotifications, NoPartitions, PortableReading
 from pillarbox.stores.postgres.queries import Parameters, PostgresQueries, inbox_parameters
 from pillarbox.stores.postgres.rows import message_from_row
+from pillarbox.stores.postgres.sharing import SharedDatabase
 from pillarbox.stores.rules import (
     Keep,
     check_keep,
@@ -76,7 +87,7 @@ from pillarbox.stores.rules import (
     list_purged_statuses,
     select_missing,
 )
-from pillarbox.stores.sql import Statements, build_conditions
+from pillarbox.stores.sql import build_conditions
 from pillarbox.stores.statistics import clamp_seconds
 from pillarbox.stores.unreadable import NO_TIME, decode_labels, is_key_of_lane
 from pillarbox.stores.waiting import DueSearch, split_by_key
@@ -102,10 +113,13 @@ class PostgresStore:
     """`Store` on PostgreSQL 13 or newer, through asyncpg or psycopg.
 
     `clock` replaces the server's clock, for tests. `keep` is what stays of a delivered message. With
-    `pooler="transaction"` nothing depends on a session: no prepared statement, no setting outside a transaction.
+    `pooler="transaction"` nothing depends on a session: no prepared statement, no setting outside a transaction. With
+    `reads_only` nothing is written, so tables will do that this release may only read. `dialect="portable"` uses
+    nothing that only PostgreSQL itself has: see docs/distributed-sql.md.
+    With `shared` it borrows the connections that all stores of this database share, in place of its own.
     """
 
-    features: Final = StoreFeatures(name="postgresql", late_rows=True, notifies=True, shared=True, skips_keys=True)
+    features = StoreFeatures(name="postgresql", late_rows=True, notifies=True, shared=True, skips_keys=True)
 
     def __init__(
         self,
@@ -119,24 +133,45 @@ class PostgresStore:
         driver: DriverName | None = None,
         connections: int = 4,
         timeout: timedelta = timedelta(seconds=30),
+        reads_only: bool = False,
+        dialect: PostgresDialect = "native",
+        shared: SharedDatabase | None = None,
     ) -> None:
         check_keep(keep)
+        self._shared = shared
         self._url = url
+        self._reads_only = reads_only
+        self._schema_version: int | None = None
+        """Version of the tables that the statements are chosen for."""
         self._names = Names(schema, prefix)
         self._keep = keep
         self._now: Now = _server_now if clock is None else clock.now
-        self._sql = Statements("pillarbox.stores.postgres", self._names)
-        self._settle_renumbered = self._sql["settle"].replace("/* id */ id", self._sql["replaced_id"])
-        self._database = Database(url, driver=driver, pooler=pooler, connections=connections, timeout=timeout)
+        is_portable = dialect == "portable"
+        self._sql = build_statements(self._names, dialect=dialect)
+        self._settle_renumbered = self._small_read = ""
+        self._use_version(None)
+        self._database = Database(
+            url,
+            driver=driver,
+            pooler=pooler,
+            connections=connections,
+            timeout=timeout,
+            dialect=dialect,
+            shared=shared,
+        )
+        self._reading: PortableReading | None = None
+        if is_portable:
+            self.features = StoreFeatures(name="postgresql", late_rows=True, notifies=False, shared=True)
+            self._reading = PortableReading(self._database, self._sql, now=self._now)
         self._queries = PostgresQueries(self._database, self._sql, now=self._now)
         self._highest = 0
         """The highest id of a message that was read from this server."""
         self._done: _Done | None = None
-        self._small_read = build_small_read(self._sql["read"])
         self._counted_reads = 0
         """How many of the next reads count bytes as they go."""
-        self._partitions = Partitions(self._database, self._sql, read_now=self.now)
+        self._partitions = NoPartitions() if is_portable else Partitions(self._database, self._sql, read_now=self.now)
         self._purge = Purge(self._database, self._sql, now=self._now, partitions=self._partitions)
+        self._log = HandoffLog(self._database, self._sql, names=self._names)
 
     # --- lifecycle ---
 
@@ -146,11 +181,29 @@ class PostgresStore:
             async with self._database.quick() as connection:
                 if await connection.fetchval(self._sql["is_sql_ascii"]):
                     raise ConfigError(_SQL_ASCII)
-                version = await connection.fetchval(self._names.qualify("select max(version) from pillarbox_schema"))
-            check_version(version, latest=latest_version("postgresql"))
+                if self._reading is None and (lack := await find_lack(connection, self._names)) is not None:
+                    raise ConfigError(lack)
+            await self.check_schema()
         except BaseException:
             await self._database.close()
             raise
+
+    async def check_schema(self) -> int:
+        async with self._database.quick() as connection:
+            found = SchemaVersion.build(await connection.fetchval(self._sql["schema_version"]))
+            if found.version >= FIRST_DECLARED:
+                found = SchemaVersion.build(*await connection.fetchrow(self._sql["schema_declared"]))
+        check_release(found, load_release("postgresql"), writes=not self._reads_only)
+        if found.version != self._schema_version:
+            self._use_version(found.version)
+        return found.version
+
+    def _use_version(self, version: int | None) -> None:
+        """Run the statements for tables of this version from now on."""
+        self._sql.use_version(version)
+        self._settle_renumbered = self._sql["settle"].replace("/* id */ id", self._sql["replaced_id"])
+        self._small_read = build_small_read(self._sql["read"])
+        self._schema_version = version
 
     async def close(self) -> None:
         await self._database.close()
@@ -163,7 +216,17 @@ class PostgresStore:
         return server_now
 
     def wakeups(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[Wakeups]:
-        return listen(self._database.driver, self._url, table=self._names.table("outbox"), wake=wake)
+        if self._reading is not None:
+            return nullcontext(NoNotifications())
+        table = self._names.table("outbox")
+        if self._shared is None:
+            return listen(self._database.driver, self._url, table=table, wake=wake)
+
+        async def find_oid() -> str:
+            async with self._database.quick() as connection:
+                return str(await connection.fetchval("select $1::regclass::oid", table))
+
+        return self._shared.listener.listen(find_oid, wake)
 
     # --- reading ---
 
@@ -176,6 +239,10 @@ class PostgresStore:
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
     ) -> ReadResult:
+        if self._reading is not None:
+            return await self._reading.read(
+                destination, partitions=partitions, cursor=cursor, limit=limit, max_bytes=max_bytes
+            )
         async with self._database.quick() as connection:
             session = self._database.session
             if cursor is None or cursor.session is not session:
@@ -210,6 +277,8 @@ class PostgresStore:
         return await connection.fetch(self._sql["read"], *parameters)
 
     async def mark_lanes(self, relay_id: UUID) -> None:
+        if self._reading is not None:  # without snapshots nobody knows that no earlier id will come
+            return
         async with self._database.quick() as connection:
             done, session, last = self._done, self._database.session, self._highest
             if done is not None and done.session is session:
@@ -231,6 +300,8 @@ class PostgresStore:
         return ReadResult(result.messages, Cursor(low, cursor.snapshot, cursor.session), result.complete)
 
     async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        if self._reading is not None:
+            return await self._reading.peek(idle)
         async with self._database.quick() as connection:
             session = self._database.session
             known = {
@@ -366,9 +437,16 @@ class PostgresStore:
             if settlement.failures:
                 await connection.execute(
                     self._sql["record_failures"], fence.relay_id, fence.destination, list(fence.epochs),
-                    *_failure_columns(settlement), self._now(),
+                    *_failure_columns(settlement, await self._read_errors(connection, settlement)), self._now(),
                 )  # fmt: skip
         return unclaimed
+
+    async def _read_errors(self, connection: Connection, settlement: Settlement) -> Mapping[int, str]:
+        """Return the last errors of messages that fail without one: those stay, and say to which group they belong."""
+        ids = [
+            one.message_id for one in settlement.failures if one.error is None and compute_fingerprint(one) is not None
+        ]
+        return dict(await connection.fetch(self._sql["last_errors"], ids)) if ids else {}
 
     async def _settle(
         self, connection: Connection, fence: Fence, settlement: Settlement, *, renumbers: bool
@@ -406,6 +484,10 @@ class PostgresStore:
         async with self._database.quick() as connection:
             rows = await connection.fetch(self._sql["registry"], self._now(), lease)
         return _registry_from_rows(rows)
+
+    async def registry_digest(self, *, lease: timedelta) -> object:
+        async with self._database.quick() as connection:
+            return tuple(await connection.fetchrow(self._sql["registry_digest"], self._now(), lease))
 
     async def take(
         self,
@@ -491,8 +573,25 @@ class PostgresStore:
     ) -> Sequence[Message]:
         return await self._queries.find(selection, limit=limit, payloads=payloads, order=order)
 
-    async def count(self, selection: Selection) -> int:
-        return await self._queries.count(selection)
+    async def count(self, selection: Selection, *, limit: int | None = None) -> int:
+        return await self._queries.count(selection, limit=limit)
+
+    async def find_key(
+        self, destination: str, *, partition: int, key: str, after: int = 0, limit: int = 10
+    ) -> Sequence[int]:
+        return await self._queries.find_key(destination, partition=partition, key=key, after=after, limit=limit)
+
+    async def count_phases(self, *, limit: int = 100_000) -> Sequence[PhaseCount]:
+        return await self._queries.count_phases(limit=limit)
+
+    async def lane_backlogs(self, destination: str, *, limit: int = 1_000) -> Sequence[LaneBacklog]:
+        return await self._queries.lane_backlogs(destination, limit=limit)
+
+    async def inbox_activity(self, *, window: timedelta, limit: int = 10_000) -> Sequence[InboxActivity]:
+        return await self._queries.inbox_activity(window=window, limit=limit)
+
+    async def facts(self) -> StoreFacts:
+        return await self._queries.facts()
 
     async def journal(
         self,
@@ -659,6 +758,34 @@ class PostgresStore:
 
     async def list_spared_ids(self, *, older_than: timedelta) -> Sequence[tuple[int, int]]:
         return await self._partitions.list_spared(older_than)
+
+    # --- hand-off ---
+
+    async def describe_server(self) -> ServerLog:
+        return await self._log.describe_server()
+
+    async def slot(self, name: str) -> SlotStatus | None:
+        return await self._log.slot(name)
+
+    async def mark_log(self) -> HandoffMark:
+        return await self._log.mark()
+
+    async def prune_handed_off(
+        self,
+        destination: str,
+        *,
+        mark: HandoffMark | None,
+        older_than: timedelta,
+        after: int,
+        limit: int,
+    ) -> PruneStep:
+        return await self._log.prune(
+            destination, mark=mark, older_than=older_than, after=after, limit=limit, now=self._now()
+        )
+
+    async def inspect_handoff(self, destination: str, *, slot: str, publication: str) -> Sequence[Finding]:
+        facts = await self._log.read_facts(destination, slot=slot, publication=publication)
+        return build_handoff_findings(facts)
 
     async def restore(self, messages: Sequence[Message], *, by: str) -> int:
         async with self._database.unpinned() as connection:
@@ -887,12 +1014,13 @@ def _check_fence(fence: Fence, passed: Iterable[Any]) -> None:
         raise Fenced(fence.destination, lost)
 
 
-def _failure_columns(settlement: Settlement) -> tuple[list[object], ...]:
+def _failure_columns(settlement: Settlement, errors: Mapping[int, str]) -> tuple[list[object], ...]:
     rows = [
         (
             outcome.message_id, outcome.state.value, None if outcome.waits is None else outcome.waits.value,
             outcome.attempts, outcome.error, outcome.delay, outcome.detail, outcome.action, outcome.forward_to,
-            settlement.message_ids.get(outcome.message_id), compute_fingerprint(outcome),
+            settlement.message_ids.get(outcome.message_id),
+            compute_fingerprint(outcome, error=errors.get(outcome.message_id)),
         )
         for outcome in settlement.failures
     ]  # fmt: skip

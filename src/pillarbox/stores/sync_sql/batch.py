@@ -8,7 +8,7 @@ from pillarbox.contracts.store import NO_BYTE_LIMIT
 from pillarbox.stores.rules import cut_sizes
 from pillarbox.stores.sync_sql.database import Transaction
 
-__all__ = ["cut_batch", "find_complete_lanes", "select_batch"]
+__all__ = ["cut_batch", "find_complete_lanes", "name_keys", "select_batch"]
 
 
 def select_batch(lanes: Sequence[Sequence[int]], *, floor: int, limit: int) -> list[int]:
@@ -38,3 +38,11 @@ def cut_batch(tx: Transaction, ids: Sequence[int], max_bytes: int) -> list[int]:
         return list(ids)
     sizes = dict(tx.query("sizes", {"ids": list(ids)}))
     return cut_sizes([(id_, sizes.get(id_, 0)) for id_ in ids], max_bytes)
+
+
+def name_keys(destination: str, keys: Sequence[tuple[int, str]], *, limit: int) -> list[dict[str, object]]:
+    """Return the values of a statement that looks for the first blocked messages of each key, by its number."""
+    return [
+        {"destination": destination, "partition": partition, "key": key, "number": number, "limit": limit}
+        for number, (partition, key) in enumerate(keys)
+    ]

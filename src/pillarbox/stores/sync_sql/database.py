@@ -33,8 +33,9 @@ class Transaction(Protocol):
         *,
         selection: Selection | None = None,
         order: Order = Order.ID,
+        counted: bool = False,
     ) -> list[Any]:
-        """Run a statement and return its rows. A selection narrows them down, except by state."""
+        """Run a statement and return its rows, or their number. A selection narrows them down, except by state."""
 
     def union(self, name: str, each: Sequence[Mapping[str, object]]) -> list[Any]:
         """Return the rows of one statement for several sets of values, in as few round trips as possible."""
@@ -66,6 +67,9 @@ class Database(Protocol):
 
     async def write_heartbeat(self, work: Callable[[Transaction], T]) -> T:
         """Run work as `write_relaxed` does, and wait for no other call where the database serves several at once."""
+
+    def use_version(self, version: int) -> None:
+        """Run the statements for tables of this version from now on."""
 
     def limit_answers(self, *, lease: timedelta) -> None:
         """Wait for answers at most so long that a connection which was dropped silently is replaced within a lease."""

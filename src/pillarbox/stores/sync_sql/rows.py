@@ -280,10 +280,10 @@ def inbox_failure_from_row(row: Sequence[Any]) -> InboxFailure:
 
 
 def inbox_record_from_row(row: Sequence[Any]) -> InboxRecord:
-    consumer, source, message_id, status, at, attempts, error = row
+    consumer, source, message_id, status, at, attempts, error, duplicates = row
     return InboxRecord(
         consumer=_to_text(consumer), source=_to_text(source), message_id=_to_text(message_id), status=_to_text(status),
-        at=to_time(at), attempts=_to_count(attempts), error=_to_text(error),
+        at=to_time(at), attempts=_to_count(attempts), error=_to_text(error), duplicates=_to_count(duplicates),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from pillarbox.contracts.store import (
     BLOCKED_WALKED,
+    FRESH_WALKED,
     GROUPS_WALKED,
     JOURNAL_LINES,
     NO_BYTE_LIMIT,
@@ -28,6 +30,7 @@ from pillarbox.contracts.store import (
     FailureGroup,
     Fence,
     IdleLanes,
+    InboxActivity,
     InboxCount,
     InboxFailure,
     InboxRecord,
@@ -35,9 +38,12 @@ from pillarbox.contracts.store import (
     JournalEntry,
     KeyMessages,
     Lane,
+    LaneBacklog,
     OpenClaim,
     Order,
     Pause,
+    Phase,
+    PhaseCount,
     QuietLanes,
     RecoveredClaim,
     Registry,
@@ -48,8 +54,9 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.durations import FOREVER, LONGEST
 from pillarbox.errors import StoreRefused
-from pillarbox.message import Message, State, Waits
-from pillarbox.stores.migrations import check_version, latest_version
+from pillarbox.message import PARTITIONS, Message, State, Waits
+from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
+from pillarbox.stores.migrations import check_release, load_release
 from pillarbox.stores.rules import (
     Keep,
     build_inbox_counts,
@@ -75,6 +82,7 @@ from pillarbox.stores.statistics import (
     merge_counts,
     merge_failures,
 )
+from pillarbox.stores.sync_sql.batch import name_keys
 from pillarbox.stores.sync_sql.claims import (
     RelayGone,
     add_to_rollup,
@@ -123,31 +131,52 @@ _FINDS: Final = {
     "find_ended": {State.FAILED, State.SKIPPED, State.DISCARDED},
 }
 """Statement to the states it finds. Each runs on its own, so that each goes through its own index."""
+_WAITING: Final[Mapping[Phase | None, Sequence[str]]] = {
+    Phase.LATER: (Waits.DEFERRED.value, Waits.RETRY.value),
+    Phase.PARKED: (Waits.PARKED.value,),
+}
+"""Phases that are found by the index of what waits, and what waits so."""
 _ENDED: Final = (State.FAILED, State.SKIPPED, State.DISCARDED)
 
 
 class SyncSqlStore(Generic[D]):
-    """Base of a store over a blocking driver. A store adds `features`, `read`, `wakeups` and `inspect`.
+    """Base of a store over a blocking driver. A store adds `features`, `read`, `wakeups`, `facts` and `inspect`.
 
     A base class, and not a part that a store owns: a store would only repeat every signature to forward it.
 
-    `name` selects the store's migrations. `keep` says what stays of a delivered message.
+    `name` selects the store's migrations. `keep` says what stays of a delivered message. With `reads_only` nothing is
+    written, so tables will do that this release may only read.
     """
 
-    def __init__(self, database: D, *, name: str, keep: Keep) -> None:
+    def __init__(self, database: D, *, name: str, keep: Keep, reads_only: bool = False) -> None:
         check_keep(keep)
         self._database = database
         self._name = name
         self._keep: Keep = keep
+        self._reads_only = reads_only
+        self._schema_version: int | None = None
+        """Version of the tables that the statements are chosen for."""
 
     async def open(self) -> None:
         await self._database.open()
+        self._schema_version = None
         try:
-            ((version,),) = await self._database.query("schema_version")
-            check_version(version, latest=latest_version(self._name))
+            await self.check_schema()
         except BaseException:
             await self._database.close()
             raise
+
+    async def check_schema(self) -> int:
+        ((version,),) = await self._database.query("schema_version")
+        found = SchemaVersion.build(version)
+        if found.version >= FIRST_DECLARED:
+            ((version, readable_from, writable_from),) = await self._database.query("schema_declared")
+            found = SchemaVersion.build(version, readable_from, writable_from)
+        check_release(found, load_release(self._name), writes=not self._reads_only)
+        if found.version != self._schema_version:
+            self._database.use_version(found.version)
+            self._schema_version = found.version
+        return found.version
 
     async def close(self) -> None:
         await self._database.close()
@@ -188,11 +217,15 @@ class SyncSqlStore(Generic[D]):
                     {"destination": destination, "partition": lane, "limit": search.share, **_mark_values(mark)}
                     for lane, mark in lanes.items()
                 ]
-                rows = tx.union("find_due", each)
+                rows = self._find_due(tx, each)
                 search.add(lanes, [(*row[:4], _to_due_time(row[4]), row[5]) for row in rows])
 
         await self._database.read(work)
         return search.choose(max_bytes)
+
+    def _find_due(self, tx: Transaction, each: Sequence[Mapping[str, object]]) -> Sequence[Any]:
+        """Return the next due messages of each lane, `limit` of them at most."""
+        return tx.union("find_due", each)
 
     async def read_due(self, destination: str, ids: Sequence[int]) -> Sequence[Message]:
         values = {"destination": destination, "ids": list(ids)}
@@ -207,29 +240,38 @@ class SyncSqlStore(Generic[D]):
         limit: int,
         max_bytes: int = NO_BYTE_LIMIT,
     ) -> Sequence[KeyMessages]:
-        def work(tx: Transaction) -> list[tuple[tuple[int, str], Any]]:
-            each = [
-                {"destination": destination, "partition": partition, "key": key, "number": number, "limit": key_limit}
-                for number, (partition, key) in enumerate(keys)
-            ]
-            found = sorted(tx.union("find_blocked", each) if each else [])[:limit]
+        def work(tx: Transaction) -> list[tuple[tuple[int, str], Message]]:
+            found = sorted(self._find_blocked(tx, destination, keys, limit=key_limit) if keys else [])[:limit]
             ids = cut_sizes([(id_, size) for _, id_, size in found], max_bytes)
-            rows = {row[0]: row for row in tx.query("read", {"ids": ids})} if ids else {}
-            return [(keys[number], rows[id_]) for number, id_, _ in found[: len(ids)]]
+            messages = {message.id: message for message in self._read_messages(tx, ids)} if ids else {}
+            return [(keys[number], messages[id_]) for number, id_, _ in found[: len(ids)]]
 
         found = await self._database.read(work)
-        messages = messages_from_rows(row for _, row in found)
-        of_keys = zip((key for key, _ in found), messages, strict=True)
-        return split_by_key(keys, of_keys, key_limit=key_limit, limit=limit, max_bytes=max_bytes)
+        return split_by_key(keys, found, key_limit=key_limit, limit=limit, max_bytes=max_bytes)
+
+    def _find_blocked(
+        self, tx: Transaction, destination: str, keys: Sequence[tuple[int, str]], *, limit: int
+    ) -> Sequence[tuple[int, int, int]]:
+        """Return the first blocked messages of each key: the number of the key, the id, the size."""
+        return tx.union("find_blocked", name_keys(destination, keys, limit=limit))
+
+    def _read_messages(self, tx: Transaction, ids: Sequence[int]) -> Sequence[Message]:
+        """Read messages by id, in id order."""
+        return messages_from_rows(tx.query("read", {"ids": list(ids)}))
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
-        lanes = {"destination": destination, "partitions": list(partitions)}
-        rows = await self._database.query("blocked_keys", lanes)
+        rows = await self._database.read(lambda tx: self._find_blocked_keys(tx, destination, partitions))
         return [
             BlockedKey(partition, key, Waits(front), astray=not is_key_of_lane(key, partition))
             for partition, key, front in rows
             if isinstance(key, str)
         ]
+
+    @abstractmethod
+    def _find_blocked_keys(
+        self, tx: Transaction, destination: str, partitions: Sequence[int]
+    ) -> Sequence[tuple[int, Any, str]]:
+        """Return the lane of each key with a blocked message, the key, and what its first message waits for."""
 
     async def next_due(self, destination: str, *, partitions: Sequence[int]) -> datetime | None:
         lanes = {"destination": destination, "partitions": list(partitions)}
@@ -286,6 +328,13 @@ class SyncSqlStore(Generic[D]):
                 if owner in live and type(partition) is int:
                     owners.setdefault(destination, {})[partition] = live[owner]
             return Registry(from_microseconds(tx.now), relays, owners)
+
+        return await self._database.read(work)
+
+    async def registry_digest(self, *, lease: timedelta) -> object:
+        def work(tx: Transaction) -> object:
+            relays = tx.query("relays_digest", {"lease": to_duration(lease)})
+            return [tuple(row) for row in relays], [tuple(row) for row in tx.query("lanes_digest")]
 
         return await self._database.read(work)
 
@@ -550,10 +599,12 @@ class SyncSqlStore(Generic[D]):
             lambda tx: _find(tx, selection, states=states, limit=limit, payloads=payloads, order=order)
         )
 
-    async def count(self, selection: Selection) -> int:
+    async def count(self, selection: Selection, *, limit: int | None = None) -> int:
         states = list_states(selection)
         if not states:
             return 0
+        if limit is not None:
+            return await self._database.read(lambda tx: _count_to(tx, selection, states=states, limit=limit))
 
         def work(tx: Transaction) -> int:
             values = {"states": [state.value for state in states]}
@@ -603,7 +654,8 @@ class SyncSqlStore(Generic[D]):
             ids = [part.example_id for part in parts if part.example_id is not None]
             # A failed and a held message may have the same id, after a restore that took the counter back.
             found = _find(tx, Selection(ids=ids), states=[State.FAILED], limit=2 * len(ids)) if ids else []
-            return merge_failures(parts, found, counted_to=counted_to)
+            shared = {group[0].group: _count_keys(tx, group[0]) for group in largest if len(group) > 1}
+            return merge_failures(parts, found, counted_to=counted_to, keys=shared)
 
         return await self._database.read(work)
 
@@ -669,6 +721,64 @@ class SyncSqlStore(Generic[D]):
 
         return await self._database.read(work)
 
+    async def find_key(
+        self, destination: str, *, partition: int, key: str, after: int = 0, limit: int = 10
+    ) -> Sequence[int]:
+        values = {
+            "destination": destination, "partition": partition, "key": key, "after": after, "limit": limit,
+            "fresh": FRESH_WALKED,
+        }  # fmt: skip
+        return [row[0] for row in await self._database.query("key_ids", values)]
+
+    async def count_phases(self, *, limit: int = 100_000) -> Sequence[PhaseCount]:
+        def work(tx: Transaction) -> list[tuple[str, Phase, int]]:
+            found = []
+            for (destination,) in tx.query("open_destinations"):
+                values = {"destination": destination, "limit": limit}
+                ((later,),) = tx.query("count_later", values)
+                found.append((clean_text(destination), Phase.LATER, int(later)))
+                for phase in (Phase.PARKED, Phase.HELD):
+                    ((count,),) = tx.query("count_reason", values | {"waits": phase.value})
+                    found.append((clean_text(destination), phase, int(count)))
+            return found
+
+        return [
+            PhaseCount(destination=destination, phase=phase, count=count, more=count >= limit)
+            for destination, phase, count in await self._database.read(work)
+            if count
+        ]
+
+    async def lane_backlogs(self, destination: str, *, limit: int = 1_000) -> Sequence[LaneBacklog]:
+        each = [{"destination": destination, "partition": lane, "limit": limit} for lane in range(PARTITIONS)]
+        rows = await self._database.read(lambda tx: tx.union("lane_backlog", each))
+        backlogs = []
+        for lane, *numbers in rows:
+            due, times = sum(int(count) for count in numbers[:3]), [to_time(at) for at in numbers[3:] if at is not None]
+            if due:
+                more = max(int(count) for count in numbers[:3]) >= limit or due >= limit
+                oldest_at = min(times, default=None)
+                backlogs.append(LaneBacklog(partition=int(lane), due=min(due, limit), more=more, oldest_at=oldest_at))
+        return backlogs
+
+    async def inbox_activity(self, *, window: timedelta, limit: int = 10_000) -> Sequence[InboxActivity]:
+        def work(tx: Transaction) -> tuple[int, list[Any], list[Any]]:
+            rows = tx.query("inbox_activity", {"window": to_duration(window), "limit": limit})
+            return tx.now, tx.query("inbox_consumers", {"limit": SOURCES_WALKED}), rows
+
+        now, consumers, rows = await self._database.read(work)
+        since = from_microseconds(now) - window
+        if sum(int(row[1]) for row in rows) >= limit:
+            since = min(to_time(row[4]) for row in rows)
+        known = {clean_text(row[0]): row for row in rows}
+        return [
+            InboxActivity(
+                consumer=name, handled=int(known[name][1]) if name in known else 0,
+                duplicates=int(known[name][2]) if name in known else 0, since=since,
+                last_at=to_time(known[name][3]) if name in known else None,
+            )
+            for name in sorted(clean_text(consumer) for (consumer,) in consumers)
+        ]  # fmt: skip
+
     async def oldest_due(self) -> Mapping[str, datetime]:
         rows = await self._database.query("oldest_due")
         return {clean_text(destination): to_time(at) for destination, at in rows}
@@ -703,18 +813,49 @@ def _find(
     order: Order = Order.ID,
 ) -> list[Message]:
     """Return the first of the selected messages that are in one of these states, in this order."""
+    names, values = _choose_finds(tx, selection, states)
+    values |= {"limit": limit, "payloads": payloads, "parked": parked}
+    rows = [row for name in names for row in tx.query(name, values, selection=selection, order=order)]
+    return [stored_message_from_row(row) for row in sort_rows(rows, order)[:limit]]
+
+
+def _choose_finds(
+    tx: Transaction, selection: Selection, states: Sequence[State]
+) -> tuple[list[str], dict[str, object]]:
+    """Return the statements that find these states, and their values."""
     names = [name for name, found in _FINDS.items() if not found.isdisjoint(states)]
-    if selection.tried or selection.min_attempts:
+    values: dict[str, object] = {"states": [state.value for state in states]}
+    if selection.phase is not None:
+        names = [name for name in names if name in ("find_pending", "find_held")]  # what is in a phase is open
+    if selection.phase in _WAITING:
+        names = ["find_waiting"] if names else []
+        values |= {"waiting": list(_WAITING[selection.phase]), "of": selection.destination}
+    elif selection.tried or selection.min_attempts:
         # Messages that were tried are never fresh: smaller indexes find them.
         names = ["find_tried" if name == "find_pending" else name for name in names]
-    values: dict[str, object] = {
-        "states": [state.value for state in states], "limit": limit, "payloads": payloads, "parked": parked,
-    }  # fmt: skip
     if len(names) > 1:
         # One time for all: a message whose relay expires between two statements would be neither pending nor sending.
         values["now"] = tx.now
-    rows = [row for name in names for row in tx.query(name, values, selection=selection, order=order)]
-    return [stored_message_from_row(row) for row in sort_rows(rows, order)[:limit]]
+    return names, values
+
+
+def _count_to(tx: Transaction, selection: Selection, *, states: Sequence[State], limit: int) -> int:
+    """Count by the statements that find, so that each state is counted by its index."""
+    total = 0
+    names, values = _choose_finds(tx, selection, states)
+    for name in names:
+        each = values | {"limit": limit - total, "payloads": False, "parked": True}
+        ((count,),) = tx.query(name, each, selection=selection, counted=True)
+        total += int(count)
+        if total >= limit:
+            break
+    return total
+
+
+def _count_keys(tx: Transaction, one: FailureCount) -> int:
+    """Count the keys of a group whose messages are in both tables: a key may be in each."""
+    values = {"destination": one.destination, "fingerprint": one.fingerprint, "limit": FAILURES_LOOKED_UP}
+    return len({row[0] for name in ("failed_keys", "held_keys") for row in tx.query(name, values)})
 
 
 def _find_in_locked_lanes(

@@ -17,7 +17,10 @@ from pillarbox.testing.store_contract.dashboard import (
     BacklogContract,
     BlockedCountContract,
     FailureGroupContract,
+    InboxActivityContract,
     InboxRecordContract,
+    LaneBacklogContract,
+    PhaseContract,
     ReasonContract,
 )
 from pillarbox.testing.store_contract.fencing import FenceContract, RaceContract
@@ -90,6 +93,9 @@ class StoreContract(
     ReasonContract,
     BacklogContract,
     InboxRecordContract,
+    InboxActivityContract,
+    LaneBacklogContract,
+    PhaseContract,
     TimesContract,
     HostileRowsContract,
 ):

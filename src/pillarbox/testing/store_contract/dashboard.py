@@ -7,11 +7,11 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import Action, Claim, FailedOutcome, Selection, Settlement, Store
+from pillarbox.contracts.store import Action, Claim, FailedOutcome, Order, Phase, Selection, Settlement, Store
 from pillarbox.fingerprint import fingerprint
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
-from pillarbox.testing.samples import sample, sample_relay
+from pillarbox.testing.samples import find_key, sample, sample_relay
 from pillarbox.testing.store_contract.arrange import (
     FAR,
     HOUR,
@@ -34,7 +34,16 @@ from pillarbox.testing.store_contract.arrange import (
     settle_failures,
 )
 
-__all__ = ["BacklogContract", "BlockedCountContract", "FailureGroupContract", "InboxRecordContract", "ReasonContract"]
+__all__ = [
+    "BacklogContract",
+    "BlockedCountContract",
+    "FailureGroupContract",
+    "InboxActivityContract",
+    "InboxRecordContract",
+    "LaneBacklogContract",
+    "PhaseContract",
+    "ReasonContract",
+]
 
 _MINUTE = timedelta(minutes=1)
 
@@ -84,6 +93,28 @@ class FailureGroupContract:
         assert (group.fingerprint, group.count, group.keys, group.example.id) == ("no #", 3, 3, rows[2].id)
         assert (group.example.waits, group.example.state, group.example.payload) == (Waits.HELD, State.FAILED, b"")
         assert group.last_at - group.first_at == 2 * HOUR
+
+    async def test_a_key_that_is_held_and_failed_counts_once(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, NEAR, SECOND)), sample(key=None))
+        fence = await own(store, LANE, *({rows[3].partition} - {LANE}))
+        await settle_failures(store, fence, *(fail(rows[place], error="no 1") for place in (0, 2, 3)))
+        await settle_failures(store, fence, hold(rows[1], error="no 2"))
+        (group,) = await store.failure_groups()
+        assert (group.count, group.keys) == (4, 2)
+
+    async def test_a_failure_without_an_error_belongs_to_the_group_of_the_last_one(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        fence = await own(store, LANE)
+        await settle_failures(store, fence, *(retry(row, delay=None, error="no 1") for row in rows[:2]))
+        harness.clock.advance(HOUR)
+        fence = await own(store, LANE, relay_id=fence.relay_id)
+        outcomes = [replace(fail(rows[0]), error=None), replace(hold(rows[1]), error=None), fail(rows[2], error="no 3")]
+        await settle_failures(store, fence, *outcomes)
+        assert await _count_groups(store) == [("orders", "no #", 3)]
+        assert (await reload(store, rows[0])).last_error == "no 1"
+        assert (await reload(store, rows[1])).last_error == "no 1"
 
     async def test_only_failures_are_grouped(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -460,3 +491,149 @@ class InboxRecordContract:
         for expected in ({LANE: dead.relay_id, OTHER: None}, {LANE: None, OTHER: None}):
             lanes, _ = await store.take(heir.relay_id, "orders", partitions=[LANE, OTHER], lease=LEASE, claim_number=1)
             assert {lane.partition: lane.taken_from for lane in lanes} == expected
+
+
+class PhaseContract:
+    """`Selection.phase`, `Store.count_phases`, `Order.LATEST` with `Selection.before`, and counts up to a limit."""
+
+    async def test_open_messages_stand_in_phases(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await _put_every_phase(harness)
+        now = await store.now()
+
+        async def find(phase: Phase, **more: object) -> list[int]:
+            selection = Selection(phase=phase, phase_at=now, **more)  # type: ignore[arg-type]
+            found = list_ids(await store.find(selection, limit=MANY, payloads=False))
+            assert list_ids(await store.find(selection, limit=MANY)) == found
+            assert await store.count(selection) == await store.count(selection, limit=MANY) == len(found)
+            return found
+
+        assert await find(Phase.DUE) == list_ids([rows["retried"], rows["fresh"]])
+        assert await find(Phase.LATER) == list_ids([rows["waiting"], rows["deferred"]])
+        assert await find(Phase.PARKED) == list_ids([rows["parked"]])
+        assert await find(Phase.HELD) == list_ids([rows["held"]])
+        assert await find(Phase.PARKED, destination="billing") == []
+        assert await find(Phase.LATER, destination="orders") == list_ids([rows["waiting"], rows["deferred"]])
+        assert await find(Phase.HELD, states=[State.PENDING]) == []
+        assert await find(Phase.PARKED, states=[State.FAILED]) == []
+        assert await find(Phase.LATER, before=rows["deferred"].id) == [rows["waiting"].id]
+
+    async def test_phases_are_counted_by_destination(self, harness: StoreHarness) -> None:
+        store = harness.store
+        await _put_every_phase(harness)
+        counts = {(one.destination, one.phase): (one.count, one.more) for one in await store.count_phases()}
+        assert counts == {
+            ("orders", Phase.LATER): (2, False),
+            ("orders", Phase.PARKED): (1, False),
+            ("orders", Phase.HELD): (1, False),
+        }  # fmt: skip
+        cut = {one.phase: (one.count, one.more) for one in await store.count_phases(limit=1)}
+        assert cut == {Phase.LATER: (1, True), Phase.PARKED: (1, True), Phase.HELD: (1, True)}
+
+    async def test_the_open_messages_of_a_key_are_found(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await _put_every_phase(harness)
+        (later,) = await put(harness, sample(key=NEAR), delay=HOUR)
+        (fresh,) = await put(harness, sample(key=NEAR))
+        await put(harness, sample(key=NEAR, destination="billing"), sample(key=SECOND))
+
+        async def find(**more: int) -> list[int]:
+            return list(await store.find_key("orders", partition=LANE, key=NEAR, **more))
+
+        assert await find() == [rows["held"].id, rows["parked"].id, later.id, fresh.id]
+        assert await find(limit=2) == [rows["held"].id, rows["parked"].id]
+        assert await find(after=rows["parked"].id) == [later.id, fresh.id]
+        assert list(await store.find_key("orders", partition=LANE, key="nothing")) == []
+
+    async def test_pages_go_down_by_id(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(5)))
+        fence = await own(store, LANE)
+        await close(store, fence, rows[0], State.DELIVERED)
+        await close(store, fence, rows[1], State.FAILED)
+        await settle_failures(store, fence, hold(rows[2]))
+        first = await store.find(Selection(), limit=2, order=Order.LATEST)
+        assert list_ids(first) == [rows[4].id, rows[3].id]
+        second = await store.find(Selection(before=rows[3].id), limit=MANY, order=Order.LATEST)
+        assert list_ids(second) == [rows[2].id, rows[1].id, rows[0].id]
+        between = Selection(after=rows[0].id, before=rows[4].id)
+        assert list_ids(await store.find(between, limit=MANY)) == list_ids(rows[1:4])
+        assert await store.count(between) == await store.count(between, limit=MANY) == 3
+
+    async def test_counting_ends_at_the_limit(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=NEAR) for _ in range(6)))
+        fence = await own(store, LANE)
+        for row, state in zip(rows, (State.DELIVERED, State.FAILED, State.DISCARDED), strict=False):
+            await close(store, fence, row, state)
+        assert [await store.count(Selection(), limit=limit) for limit in (1, 5, 6, 7)] == [1, 5, 6, 6]
+        assert await store.count(Selection(states=[State.PENDING]), limit=2) == 2
+        assert await store.count(Selection(states=[State.FAILED]), limit=2) == 1
+        assert await store.count(Selection(states=[]), limit=2) == 0
+
+
+async def _put_every_phase(harness: StoreHarness) -> dict[str, Message]:
+    """Put a message of each way to stand: retried and due, waiting for a retry, deferred, held, parked, fresh."""
+    store = harness.store
+    (retried, waiting) = await put(harness, sample(key=SECOND), sample(key=THIRD))
+    (deferred,) = await put(harness, sample(key=FAR), delay=HOUR)
+    held, parked = await put(harness, sample(key=NEAR), sample(key=NEAR))
+    (fresh,) = await put(harness, sample(key=find_key(LANE, nth=3)))
+    fence = await own(store, LANE, lease=3 * HOUR)
+    await settle_failures(store, fence, retry(retried, delay=None), retry(waiting, delay=HOUR), hold(held))
+    await park(store, fence, parked)
+    harness.clock.advance(_MINUTE)
+    return {
+        "retried": retried, "waiting": waiting, "deferred": deferred, "held": held, "parked": parked, "fresh": fresh,
+    }  # fmt: skip
+
+
+class LaneBacklogContract:
+    """`Store.lane_backlogs`."""
+
+    async def test_each_lane_has_its_backlog_and_its_age(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, SECOND, THIRD)))
+        (other,) = await put(harness, sample(key=FAR))
+        await put(harness, sample(key=FAR), delay=HOUR)
+        await put(harness, sample(key=NEAR, destination="billing"))
+        fence = await own(store, LANE, lease=3 * HOUR)
+        await settle_failures(store, fence, retry(rows[1], delay=HOUR), hold(rows[3]))
+        await park(store, fence, rows[2])
+        near, far = await store.lane_backlogs("orders")
+        # Fresh, waiting for a retry, parked: three. What is held has failed.
+        assert (near.partition, near.due, near.more, near.oldest_at) == (LANE, 3, False, rows[0].created_at)
+        assert (far.partition, far.due, far.more, far.oldest_at) == (OTHER, 1, False, other.created_at)
+        harness.clock.advance(2 * HOUR)
+        assert [(one.partition, one.due) for one in await store.lane_backlogs("orders")] == [(LANE, 3), (OTHER, 2)]
+        assert [(one.due, one.more) for one in await store.lane_backlogs("orders", limit=2)] == [(2, True), (2, True)]
+        assert list(await store.lane_backlogs("nowhere")) == []
+
+
+class InboxActivityContract:
+    """`Store.inbox_activity`, duplicates in `Store.inbox_records`, and `Store.facts`."""
+
+    async def test_consumers_are_listed_with_what_they_handled(self, harness: StoreHarness) -> None:
+        store = harness.store
+        for consumer, message_id in [("mailer", "m1"), *(("biller", name) for name in ("b1", "b2", "b3", "b1", "b1"))]:
+            await harness.accept(consumer, "/shop", message_id)
+        await harness.fail_inbox("idle", "m3", error="no", content=b"x")
+        harness.clock.advance(_MINUTE)
+        biller, idle, mailer = await store.inbox_activity(window=HOUR)
+        assert (biller.consumer, biller.handled, biller.duplicates) == ("biller", 3, 2)
+        assert (mailer.consumer, mailer.handled, mailer.duplicates) == ("mailer", 1, 0)
+        assert (idle.consumer, idle.handled, idle.last_at) == ("idle", 0, None)
+        assert biller.since == await store.now() - HOUR
+        assert biller.last_at is not None
+        latest = await store.inbox_activity(window=HOUR, limit=2)
+        assert sum(one.handled for one in latest) == 2
+        assert latest[0].since > biller.since
+        harness.clock.advance(2 * HOUR)
+        assert [one.handled for one in await store.inbox_activity(window=HOUR)] == [0, 0, 0]
+        (record,) = await store.inbox_records(["b1"])
+        assert (record.status, record.duplicates) == ("done", 2)
+
+    async def test_a_store_tells_what_it_is(self, harness: StoreHarness) -> None:
+        facts = await harness.store.facts()
+        assert facts.server
+        assert facts.schema_version is None or facts.schema_version >= 9

@@ -9,7 +9,16 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import Claim, Fence, RecoveredClaim, RelayInfo, Selection, Settlement, Store
+from pillarbox.contracts.store import (
+    Claim,
+    Fence,
+    RecoveredClaim,
+    RegistryDigestStore,
+    RelayInfo,
+    Selection,
+    Settlement,
+    Store,
+)
 from pillarbox.errors import Fenced
 from pillarbox.message import State
 from pillarbox.testing.harness import StoreHarness
@@ -63,6 +72,41 @@ class MembershipContract:
     async def test_an_empty_registry(self, harness: StoreHarness) -> None:
         registry = await harness.store.registry(lease=LEASE)
         assert (registry.now, list(registry.relays), dict(registry.owners)) == (harness.clock.now(), [], {})
+
+    async def test_the_digest_changes_with_the_registry_and_with_nothing_else(self, harness: StoreHarness) -> None:
+        store = harness.store
+        if not isinstance(store, RegistryDigestStore):
+            pytest.skip("this store has no digest of its registry")
+        one, other = sample_relay(), sample_relay()
+        seen = [await store.registry_digest(lease=LEASE)]
+
+        async def check(*, changed: bool) -> None:
+            digest = await store.registry_digest(lease=LEASE)
+            assert digest == await store.registry_digest(lease=LEASE)
+            assert (digest not in seen) is changed
+            seen[changed * len(seen) :] = [digest]
+
+        await store.register(one, lease=LEASE)
+        await check(changed=True)
+        lanes, _ = await store.take(one.relay_id, "orders", partitions=[1, 2], lease=LEASE, claim_number=1)
+        await check(changed=True)
+        harness.clock.advance(LEASE / 2)
+        assert await store.renew(one.relay_id, lease=LEASE, reachable=one.reachable)
+        await check(changed=False)
+        await store.register(other, lease=LEASE)
+        await check(changed=True)
+        await store.release(Fence(one.relay_id, "orders", {lanes[0].partition: lanes[0].epoch}))
+        await check(changed=True)
+        await store.take(other.relay_id, "orders", partitions=[1], lease=LEASE, claim_number=1)
+        await check(changed=True)
+        assert await store.renew(one.relay_id, lease=LEASE, reachable=[])
+        await check(changed=True)
+        harness.clock.advance(LEASE - _INSTANT)
+        assert await store.renew(other.relay_id, lease=LEASE, reachable=other.reachable)
+        harness.clock.advance(_INSTANT)
+        await check(changed=True)  # one has expired
+        await store.leave(other.relay_id)
+        await check(changed=True)
 
     async def test_a_registered_relay_is_alive_for_one_lease(self, harness: StoreHarness) -> None:
         relay = replace(

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import product
 from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import Action, BulkResult, Claim, Fence, InboxCount, InboxSelection, Selection, Store
+from pillarbox.contracts.store import (
+    Action,
+    BulkResult,
+    Claim,
+    Fence,
+    InboxCount,
+    InboxSelection,
+    Selection,
+    Settlement,
+    Store,
+)
 from pillarbox.errors import IllegalTransition, NoSuchMessage
-from pillarbox.message import Message, State, Waits
+from pillarbox.message import Kind, Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
 from pillarbox.testing.samples import sample, sample_relay
 from pillarbox.testing.store_contract.arrange import (
@@ -246,6 +257,23 @@ class RedriveContract:
             delivered, state=State.PENDING, waits=Waits.RETRY, available_at=now, attempts=0, status_at=now
         )
         assert await reload(store, failed) == failed
+
+    async def test_a_delivered_message_is_shown_and_replayed_as_it_was_written(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        cases = product([Kind.EVENT, Kind.COMMAND], ["application/json", "text/plain"], [0, 2])
+        for number, (kind, content_type, attempts) in enumerate(cases, start=1):
+            (message,) = await put(harness, replace(sample(key=NEAR), kind=kind, content_type=content_type))
+            if attempts:
+                await settle_failures(store, fence, retry(message, attempts=attempts, delay=timedelta(0)))
+            await store.claim(fence, Claim(number, [message.id]))
+            await store.settle(fence, Settlement(delivered=[message.id], finished=[number]))
+            for is_open in (False, True):
+                (found,) = await store.find(Selection(ids=[message.id]), limit=1)
+                assert (found.kind, found.content_type, found.payload) == (kind, content_type, message.payload)
+                assert found.attempts == (0 if is_open else attempts)
+                if not is_open:
+                    await store.replay(Selection(ids=[message.id]), by="ann", limit=1)
 
     async def test_replays_go_in_id_order_in_batches(self, harness: StoreHarness) -> None:
         store = harness.store

@@ -634,6 +634,20 @@ class SkippedKeysContract:
             cursor, read = reading.cursor, [*read, *reading.messages]
         assert read == [message for message in messages if message.key != NEAR]
 
+    async def test_what_stands_above_the_mark_of_a_lane_that_was_cut_off_is_not_passed(
+        self, harness: StoreHarness
+    ) -> None:
+        """A key that is not skipped any more is read on from the mark. Older messages of another lane come first."""
+        start = await _start(harness)
+        keys = (FAR, FAR, FAR, FAR, SECOND, THIRD, NEAR, THIRD, NEAR)
+        messages = await put(harness, *(sample(key=key) for key in keys))
+        reading = await _read_both_lanes(harness, start.skip_keys([NEAR]), limit=4)
+        again = await _read_both_lanes(harness, reading.cursor)
+        found = [one.id for one in again.messages if one.partition == LANE]
+        above = [one.id for one in messages if one.partition == LANE and one.id > reading.cursor.low[LANE]]
+        assert found == above
+        assert len(above) > 1
+
     async def test_skipped_once_is_not_skipped_for_ever(self, harness: StoreHarness) -> None:
         start = await _start(harness)
         await put(harness, sample(key=NEAR))

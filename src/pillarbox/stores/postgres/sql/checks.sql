@@ -1,3 +1,13 @@
+-- name: schema_version
+-- Return the version of the schema that is installed.
+select max(version) from pillarbox_schema
+
+-- name: schema_declared
+-- Return the version, and the oldest releases that may read and write the tables. A version that declares nothing is for
+-- its own releases alone.
+select max(version), max(coalesce(readable_from, version)), max(coalesce(writable_from, version))
+  from pillarbox_schema
+
 -- name: describe_schema
 -- What the tables in a schema ($1) are made of, item by item, so that two installations can be compared.
 -- Storage settings, owners and rights are left out: they are the administrator's.
@@ -88,7 +98,9 @@ select pg_is_in_recovery() as in_recovery,
        bool_or(name = 'full_page_writes' and setting = 'on') as full_page_writes,
        max(reset_val) filter (where name = 'synchronous_commit') as synchronous_commit,
        max(setting) filter (where name = 'synchronous_standby_names') as synchronous_standbys,
-       (select count(*) from pg_stat_replication) as standbys,
+       (select count(*) from pg_stat_replication r
+         where not exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')
+       ) as standbys,
        current_user as login,
        current_setting('max_prepared_transactions')::integer as prepared_transactions
   from pg_settings

@@ -58,10 +58,12 @@ with lanes as materialized (
 ), kept as (
     insert into pillarbox_history (
         id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status, relay_id)
+       correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error, status_at, status)
+    -- Null stands for what most messages have, and takes no room: an event, of JSON, delivered at the first attempt.
     select /* id */ id,
-           message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, last_error, coalesce($10::timestamptz, statement_timestamp()), 'delivered', $1
+           message_id, destination, partition, nullif(kind, 'event'), type, topic, key, payload,
+           nullif(content_type, 'application/json'), headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), nullif(attempts, 0), last_error, coalesce($10::timestamptz, statement_timestamp()), 'delivered'
       from (select id, message_id, destination, partition, kind, type, topic, key,
                    case $9::text when 'full' then payload end as payload, content_type, headers, source, subject,
                    correlation_id, causation_id, event_time, created_at, available_at, attempts, last_error
@@ -172,7 +174,7 @@ with trouble as materialized (
     select case when exists (select from pillarbox_history h where h.id = closed.id)
                 then 4503599627370496 + (random() * 4503599627370495)::bigint else id end,
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), spent, error, now, state, $1, failed_as
+       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), spent, coalesce(error, last_error), now, state, $1, failed_as
       from closed
 ), waiting as (
     update pillarbox_outbox o

@@ -94,7 +94,7 @@ with recursive place (consumer, source, number) as (
            ) next
      where p.number < $2
 )
-select i.consumer, i.source, i.message_id, i.status, i.status_at, i.attempts, i.last_error
+select i.consumer, i.source, i.message_id, i.status, i.status_at, i.attempts, i.last_error, i.duplicates
   from place p
   join pillarbox_inbox i on i.consumer = p.consumer and i.source = p.source and i.message_id = any($1::text[])
  order by i.consumer, i.source, i.message_id

@@ -64,6 +64,22 @@ select l.relay_id, null, null, null, null, null, null, null, null, null, null, n
          group by relay_id, destination
        ) l
 
+-- name: registry_digest
+-- One row that is another when the registry is: which relays are alive and what each reaches; how many lanes have an
+-- owner, and the sum of epochs, which every take raises. A thousand relays ask for it, and seldom for the registry.
+-- $1 now or null, $2 lease of a row that has none
+with clock as materialized (
+    select coalesce($1::timestamptz, statement_timestamp()) as now
+), live as (
+    select count(*) as relays, coalesce(sum(hashtextextended(
+               r.relay_id::text || case when r.reachable = r.destinations then '' else r.reachable::text end, 0)), 0) as hash
+      from clock
+      join pillarbox_relay r on r.expires_at > clock.now and r.expires_at <= clock.now + coalesce(r.lease, $2::interval)
+), lanes as (
+    select count(relay_id) as owned, coalesce(sum(epoch % 1000003), 0) as epochs from pillarbox_lane
+)
+select live.relays, live.hash::text, lanes.owned, lanes.epochs::text from live cross join lanes
+
 -- name: relays_live
 -- Which of these relays are alive. Asked under the lanes' locks with a snapshot of its own, so that a relay which took a
 -- lane a moment ago is seen. $1 relays, $2 lease of a row that has none, $3 now or null

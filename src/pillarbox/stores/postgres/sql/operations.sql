@@ -28,7 +28,8 @@ with clock as materialized (
            id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
            correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, due_at)
     overriding system value
-    select id, message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
+    select id, message_id, coalesce($3, destination), partition, coalesce(kind, 'event'), type, topic, key, payload,
+           coalesce(content_type, 'application/json'), headers, source,
            subject, correlation_id, causation_id, event_time, created_at, now,
            case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now, now
       from moved, clock
@@ -37,7 +38,8 @@ with clock as materialized (
     insert into pillarbox_outbox (
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
            correlation_id, causation_id, event_time, created_at, available_at, waits, attempts, last_error, status_at, due_at)
-    select message_id, coalesce($3, destination), partition, kind, type, topic, key, payload, content_type, headers, source,
+    select message_id, coalesce($3, destination), partition, coalesce(kind, 'event'), type, topic, key, payload,
+           coalesce(content_type, 'application/json'), headers, source,
            subject, correlation_id, causation_id, event_time, created_at, now,
            case when octet_length(key) > 1024 then 'deferred' else 'retry' end, 0, last_error, now, now
       from moved, clock
@@ -276,7 +278,7 @@ with clock as materialized (
      cross join lateral (
             select count(*) from (
                 select from pillarbox_outbox o where o.destination = d.destination and o.waits is null
-                 order by o.destination, o.partition
+                 order by o.destination
                  limit $3) o
            ) fresh
      cross join lateral (

@@ -104,9 +104,9 @@ select id, message_id, destination, partition, kind, type, topic, key,
 
 -- name: find_closed
 -- Closed messages of one status. $1 limit, $2 status
-select id, message_id, destination, partition, kind, type, topic, key,
-       payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, null, attempts, last_error, status_at, status
+select id, message_id, destination, partition, coalesce(kind, 'event'), type, topic, key,
+       payload, coalesce(content_type, 'application/json'), headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, null, coalesce(attempts, 0) as attempts, last_error, status_at, status
   from pillarbox_history
  where status = $2 /* where */
  order by id
@@ -114,9 +114,9 @@ select id, message_id, destination, partition, kind, type, topic, key,
 
 -- name: find_closed_bare
 -- Closed messages of one status, without their payloads, which a viewer has no right to. $1 limit, $2 status
-select id, message_id, destination, partition, kind, type, topic, key,
-       ''::bytea, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, null, attempts, last_error, status_at, status
+select id, message_id, destination, partition, coalesce(kind, 'event'), type, topic, key,
+       ''::bytea, coalesce(content_type, 'application/json'), headers, source, subject,
+       correlation_id, causation_id, event_time, created_at, available_at, null, coalesce(attempts, 0) as attempts, last_error, status_at, status
   from pillarbox_history
  where status = $2 /* where */
  order by id
@@ -147,7 +147,7 @@ select p.destination, null, true as due, counted.count, null::timestamptz, count
  cross join lateral (
         select count(*) from (
             select o.destination from pillarbox_outbox o where o.destination = p.destination and o.waits is null
-             order by o.destination, o.partition
+             order by o.destination
              limit $1
         ) o
        ) counted
@@ -157,7 +157,7 @@ select p.destination, first.topic, true, count(*), min(first.created_at), false
   from place p
  cross join lateral (
         select o.id, o.topic, o.created_at from pillarbox_outbox o where o.destination = p.destination and o.waits is null
-         order by o.destination, o.partition, o.id + 0
+         order by o.destination, (o.partition::bigint << 57) + o.id
          limit least($1, $2::bigint)
        ) first
  where first.id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
@@ -293,8 +293,9 @@ with recursive fresh (destination) as (
      cross join generate_series(0, 63) lane
      cross join lateral (
             select o.created_at from pillarbox_outbox o
-             where o.destination = f.destination and o.partition = lane and o.waits is null
-             order by o.destination, o.partition, o.id + 0
+             where o.destination = f.destination and (o.partition::bigint << 57) + o.id > lane::bigint << 57
+               and (o.partition::bigint << 57) + o.id <= (lane::bigint << 57) + 144115188075855871 and o.waits is null
+             order by o.destination, (o.partition::bigint << 57) + o.id
              limit 1
            ) first
     union all
@@ -314,17 +315,32 @@ with recursive fresh (destination) as (
 select destination, min(at) from due group by destination
 
 -- name: rollups
--- The counters of each destination and step of minutes, of all relays together. $1 since when, $2 seconds of a step
-select destination, to_timestamp(floor(date_part('epoch', minute) / $2::bigint) * $2::bigint) as began,
-       sum(delivered)::bigint, sum(failed)::bigint, sum(retried)::bigint, sum(discarded)::bigint,
-       sum(returned)::bigint, max(backlog), sum(latency_sum), max(latency_max), sum(end_to_end_sum), max(end_to_end_max),
-       sum(under_5ms)::bigint, sum(under_10ms)::bigint, sum(under_25ms)::bigint, sum(under_50ms)::bigint,
-       sum(under_100ms)::bigint, sum(under_250ms)::bigint, sum(under_500ms)::bigint, sum(under_1s)::bigint,
-       sum(under_2500ms)::bigint, sum(under_5s)::bigint, sum(under_10s)::bigint, sum(under_30s)::bigint,
-       sum(under_1m)::bigint, sum(under_5m)::bigint, sum(under_30m)::bigint, sum(from_30m)::bigint
-  from pillarbox_rollup
- where minute >= date_trunc('minute', $1::timestamptz)
- group by began, destination
+-- The counters of each destination and step of minutes, of all relays together. Step by step, by the primary key: a week grouped at
+-- once is sorted on disk. $1 since when, $2 seconds of a step
+with bounds as materialized (
+    select date_trunc('minute', $1::timestamptz) as low, (select max(minute) from pillarbox_rollup) as high
+)
+select r.destination, to_timestamp(step.second) as began, r.delivered, r.failed, r.retried, r.discarded, r.returned, r.backlog,
+       r.latency_sum, r.latency_max, r.end_to_end_sum, r.end_to_end_max, r.under_5ms, r.under_10ms, r.under_25ms, r.under_50ms,
+       r.under_100ms, r.under_250ms, r.under_500ms, r.under_1s, r.under_2500ms, r.under_5s, r.under_10s, r.under_30s, r.under_1m,
+       r.under_5m, r.under_30m, r.from_30m
+  from bounds
+ cross join generate_series(floor(date_part('epoch', low) / $2::bigint)::bigint * $2::bigint, date_part('epoch', high)::bigint, $2::bigint)
+            as step (second)
+ cross join lateral (
+        select destination, sum(delivered)::bigint as delivered, sum(failed)::bigint as failed, sum(retried)::bigint as retried,
+               sum(discarded)::bigint as discarded, sum(returned)::bigint as returned, max(backlog) as backlog,
+               sum(latency_sum) as latency_sum, max(latency_max) as latency_max, sum(end_to_end_sum) as end_to_end_sum,
+               max(end_to_end_max) as end_to_end_max, sum(under_5ms)::bigint as under_5ms, sum(under_10ms)::bigint as under_10ms,
+               sum(under_25ms)::bigint as under_25ms, sum(under_50ms)::bigint as under_50ms, sum(under_100ms)::bigint as under_100ms,
+               sum(under_250ms)::bigint as under_250ms, sum(under_500ms)::bigint as under_500ms, sum(under_1s)::bigint as under_1s,
+               sum(under_2500ms)::bigint as under_2500ms, sum(under_5s)::bigint as under_5s, sum(under_10s)::bigint as under_10s,
+               sum(under_30s)::bigint as under_30s, sum(under_1m)::bigint as under_1m, sum(under_5m)::bigint as under_5m,
+               sum(under_30m)::bigint as under_30m, sum(from_30m)::bigint as from_30m
+          from pillarbox_rollup
+         where minute >= greatest(low, to_timestamp(step.second)) and minute < to_timestamp(step.second + $2::bigint)
+         group by destination
+       ) r
  order by began, destination
 
 -- name: claims_old

@@ -6,9 +6,11 @@
 -- $10 keys to skip. With those, the highest fresh id of each lane comes too, in a row without a destination.
 -- $11 limit of bytes: fresh ones end with the one that reaches it; late ones that reach it do not come, and their number
 -- is the highest. The size of a payload is known without fetching it.
--- id + 0 is what the indexes hold. A transaction that is still in progress is not looked for: its rows cannot be seen.
+-- The indexes hold id + 0, and the place in a lane, which is partition << 57 plus the id. A transaction that is still in
+-- progress is not looked for: its rows cannot be seen.
 with lanes as materialized (
-    select partition, low from unnest($2::smallint[], $3::bigint[]) as l (partition, low)
+    select partition, low, (partition::bigint << 57) + low as place, (partition::bigint << 57) + 144115188075855871 as last
+      from unnest($2::smallint[], $3::bigint[]) as l (partition, low)
 ), late as materialized (
     (select o.*
        from unnest($6::xid8[]) as then_open (tx)
@@ -39,10 +41,10 @@ with lanes as materialized (
                       from lanes
                      cross join lateral (
                             select * from pillarbox_outbox o
-                             where o.destination = $1 and o.partition = lanes.partition and o.id + 0 > lanes.low
-                               and o.waits is null
+                             where o.destination = $1 and (o.partition::bigint << 57) + o.id > lanes.place
+                               and (o.partition::bigint << 57) + o.id <= lanes.last and o.waits is null
                                and (o.key is null or o.key <> all($10::text[]))
-                             order by o.destination, o.partition, o.id + 0
+                             order by o.destination, (o.partition::bigint << 57) + o.id
                              limit $4
                            ) o
                      limit $5
@@ -54,8 +56,9 @@ with lanes as materialized (
       from lanes
      cross join lateral (
             select o.id from pillarbox_outbox o
-             where o.destination = $1 and o.partition = lanes.partition and o.id + 0 > lanes.low and o.waits is null
-             order by o.destination desc, o.partition desc, o.id + 0 desc
+             where o.destination = $1 and (o.partition::bigint << 57) + o.id > lanes.place
+               and (o.partition::bigint << 57) + o.id <= lanes.last and o.waits is null
+             order by o.destination desc, (o.partition::bigint << 57) + o.id desc
              limit 1
            ) o
      where cardinality($10::text[]) > 0
@@ -123,8 +126,9 @@ select 'fresh', lanes.destination, null, null
   from lanes
  cross join lateral (
         select 1 from pillarbox_outbox o
-         where o.destination = lanes.destination and o.partition = lanes.partition and o.id + 0 > lanes.low and o.waits is null
-         order by o.destination, o.partition, o.id + 0
+         where o.destination = lanes.destination and (o.partition::bigint << 57) + o.id > (lanes.partition::bigint << 57) + lanes.low
+           and (o.partition::bigint << 57) + o.id <= (lanes.partition::bigint << 57) + 144115188075855871 and o.waits is null
+         order by o.destination, (o.partition::bigint << 57) + o.id
          limit 1
        ) o
 union all
@@ -169,9 +173,9 @@ select l.destination, l.partition
  where l.relay_id = $1 and l.done_to <= $2::bigint - $4::bigint
    and pg_snapshot_xmin(pg_current_snapshot()) >= $3::xid8
    and (select o.id from pillarbox_outbox o
-         where o.destination = l.destination and o.partition = l.partition and o.id + 0 > l.done_to and o.id + 0 <= $2::bigint
-           and o.waits is null
-         order by o.destination, o.partition, o.id + 0
+         where o.destination = l.destination and (o.partition::bigint << 57) + o.id > (l.partition::bigint << 57) + l.done_to
+           and (o.partition::bigint << 57) + o.id <= (l.partition::bigint << 57) + $2::bigint and o.waits is null
+         order by o.destination, (o.partition::bigint << 57) + o.id
          limit 1) is null
 
 -- name: lanes_mark_done

@@ -13,6 +13,17 @@ select relay_id, service, host, pid, version, destinations, reachable, asleep, s
  where expires_at > :now and expires_at <= :now + coalesce(lease, :lease)
  order by relay_id
 
+-- name: relays_digest
+-- The live relays and what each reaches: for a look whether the registry has changed.
+select relay_id, reachable
+  from pillarbox_relay
+ where expires_at > :now and expires_at <= :now + coalesce(lease, :lease)
+ order by relay_id
+
+-- name: lanes_digest
+-- How many lanes have an owner, and the sum of epochs, which every take raises.
+select count(relay_id), sum(epoch % 1000003) from pillarbox_lane
+
 -- name: lanes_owned
 -- The lanes that have an owner, live or not.
 select destination, `partition`, relay_id from pillarbox_lane where relay_id is not null

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pillarbox.consumer import Consumer, ConsumerSettings
     from pillarbox.redaction import Secret
     from pillarbox.relay.relay import Destination, Relay
+    from pillarbox.relay.relays import Relays
     from pillarbox.relay.settings import DestinationSettings, RelaySettings
     from pillarbox.retry import RetryPolicy
     from pillarbox.stores.factory import open_schema, open_store
@@ -41,6 +42,7 @@ else:
             "DestinationSettings": "pillarbox.relay.settings",
             "Relay": "pillarbox.relay.relay",
             "RelaySettings": "pillarbox.relay.settings",
+            "Relays": "pillarbox.relay.relays",
             "RetryPolicy": "pillarbox.retry",
             "Secret": "pillarbox.redaction",
             "open_schema": "pillarbox.stores.factory",
@@ -67,6 +69,7 @@ __all__ = [
     "PublishError",
     "Relay",
     "RelaySettings",
+    "Relays",
     "RetryPolicy",
     "Route",
     "Routes",

@@ -66,10 +66,12 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     percent_encoded: bool = False
     native_times: bool = False
     """Times may be received as milliseconds since 1970."""
+    joined_headers: bool = False
+    """The other headers may be received as one attribute, as in structured mode: Debezium cannot take a map apart."""
 
 
 HTTP: Final = Binding(prefix="ce-", percent_encoded=True)
-KAFKA: Final = Binding(prefix="ce_")
+KAFKA: Final = Binding(prefix="ce_", joined_headers=True)
 AMQP: Final = Binding(prefix="cloudEvents:", also_read=("cloudEvents_", "ce-"), native_times=True)
 """`ce-` is no part of the AMQP binding: the official SDK writes it to RabbitMQ."""
 MQTT: Final = Binding(prefix="")
@@ -187,6 +189,8 @@ def from_binary(headers: Mapping[str, object], body: bytes, *, binding: Binding)
             attributes.setdefault(lower, text)
         elif lower not in RESERVED_HEADERS:
             others[name] = text
+    if binding.joined_headers and attributes.get(_HEADERS_ATTRIBUTE):
+        others = _split_headers(attributes) | others
     return _build_event(attributes, body, others, content_type=_UNKNOWN_TYPE)
 
 
@@ -258,6 +262,24 @@ def from_structured(document: bytes | str) -> CloudEvent:
 def _pop_headers(attributes: dict[str, str]) -> dict[str, str]:
     text = attributes.pop(_HEADERS_ATTRIBUTE, None)
     return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
+
+
+def _split_headers(attributes: dict[str, str]) -> dict[str, str]:
+    """Take the headers out of their attribute. What is an attribute on the wire becomes one, unless it is there."""
+    try:
+        headers = _pop_headers(attributes)
+    except (ValueError, RecursionError):
+        raise DecodeError(
+            f"The attribute {_HEADERS_ATTRIBUTE} of a received CloudEvent is not a JSON object of texts."
+        ) from None
+    for name in _TRACE_HEADERS:
+        if (value := headers.pop(name, None)) is not None:
+            attributes.setdefault(name, value)
+    return {
+        name: value
+        for name, value in headers.items()
+        if not _has_control(value) and name.lower() not in RESERVED_HEADERS
+    }
 
 
 def _read_payload(data: msgspec.Raw | None, data_base64: msgspec.Raw | None, content_type: str) -> bytes:

@@ -58,7 +58,9 @@ __all__ = [
 _FILE_NAME: Final = "pillarbox.toml"
 _MAX_FILE: Final = 1024 * 1024
 """Characters of a configuration file. A wrong name can lead to a device that never ends."""
-SECTIONS: Final = ("store", "outbox", "relay", "log", "alerts", "probes", "dashboard", "destinations", "consumers")
+SECTIONS: Final = (
+    "store", "stores", "tenants", "outbox", "relay", "log", "alerts", "probes", "dashboard", "destinations", "consumers"
+)  # fmt: skip
 """The tables of the file. A new one must be added here."""
 _NO_VALUES: Final[Layer] = MappingProxyType({})
 _NOTHING_FIXED: Final[Mapping[KeyPath, object]] = MappingProxyType({})
@@ -297,6 +299,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = "pillarbox_"
     keep: Literal["full", "no-payload", "off"] | None = None
     pooler: Literal["none", "transaction"] | None = None
+    dialect: Literal["native", "portable"] | None = None
     synchronous: Literal["full", "normal"] | None = None
 
     def __repr__(self) -> str:

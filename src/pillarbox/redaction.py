@@ -181,8 +181,11 @@ _URL_END: Final = re.compile(r"[\"'`<>|]")
 _PUNCTUATION: Final = ".,:;!?)]}"
 _CLOSING: Final = ".,;)]}"
 _USER_SCHEMES: Final = frozenset(
-    {"amqp", "amqps", "kafka", "mariadb", "mqtt", "mqtts", "mysql", "postgres", "postgresql", "redis", "rediss"}
-)
+    {
+        "amqp", "amqps", "kafka", "mariadb", "mqtt", "mqtts", "mysql", "postgres", "postgresql", "redis", "rediss",
+        "redis+sentinel", "rediss+sentinel",
+    }
+)  # fmt: skip
 """Here a login without a colon is the name of a user. Elsewhere, as in nats:// and https://, it may be a token."""
 _HOSTLESS_SCHEMES: Final = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
 """Here a login may come without a host: the server is on this machine, or an option names it."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 from pillarbox.contracts.store import LATENCY_BOUNDS, FailedOutcome
@@ -40,6 +42,8 @@ __all__ = [
     "PAUSED",
     "RELAYS",
     "RETURNED",
+    "STORES",
+    "STORE_UP",
     "STUCK",
     "SYSTEM",
     "TOPIC",
@@ -48,6 +52,8 @@ __all__ = [
     "CompositeTelemetry",
     "LoggingTelemetry",
     "Telemetry",
+    "current_store",
+    "in_store",
 ]
 
 
@@ -69,6 +75,8 @@ PAUSED: Final = "outbox_paused"
 LEASES: Final = "outbox_leases"
 RELAYS: Final = "outbox_relays"
 DESTINATION_SERVED: Final = "outbox_destination_relays"
+STORES: Final = "outbox_stores"
+STORE_UP: Final = "outbox_store_up"
 PROCESS_UP: Final = "outbox_process_up"
 PROCESS_RESTARTS: Final = "outbox_process_restarts"
 INBOX_HANDLED: Final = "inbox_handled"
@@ -165,6 +173,27 @@ class Telemetry:
 
     def on_cleaned(self, *, messages: int, inbox: int) -> None:
         """The janitor removed closed messages and dedup records."""
+
+    def on_directory_failed(self, reason: str) -> None:
+        """The tenants could not be asked for, or one that was found cannot be served."""
+
+
+_store: ContextVar[str | None] = ContextVar("pillarbox_store", default=None)
+
+
+@contextmanager
+def in_store(name: str) -> Iterator[None]:
+    """Note that what runs in the block, and the tasks that it starts, belongs to the store with that name."""
+    token = _store.set(name)
+    try:
+        yield
+    finally:
+        _store.reset(token)
+
+
+def current_store() -> str | None:
+    """Return the name of the store that the running code belongs to; None where there is only one."""
+    return _store.get()
 
 
 log: Final = logging.getLogger("pillarbox.relay")
@@ -288,6 +317,9 @@ class LoggingTelemetry(Telemetry):
         if messages or inbox:
             log.info("cleaned %d closed messages, %d inbox records", messages, inbox)
 
+    def on_directory_failed(self, reason: str) -> None:
+        log.warning("a tenant cannot be served, or tenants cannot be asked for: %s", redact_line(reason))
+
 
 class CompositeTelemetry(Telemetry):
     """Passes every call on to several telemetries, in order."""
@@ -382,6 +414,10 @@ class CompositeTelemetry(Telemetry):
     def on_cleaned(self, *, messages: int, inbox: int) -> None:
         for telemetry in self._telemetries:
             telemetry.on_cleaned(messages=messages, inbox=inbox)
+
+    def on_directory_failed(self, reason: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_directory_failed(reason)
 
 
 def _fields(destination: str, message: Message | None = None) -> dict[str, object]:

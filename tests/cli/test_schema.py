@@ -113,6 +113,7 @@ def test_results_as_json(place: Place) -> None:
             "0006_history",
             "0007_dashboard",
             "0008_partitions",
+            "0009_growth",
         ],
     }
     assert verified.code == 4

@@ -239,7 +239,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 def test_the_example_of_the_docs_is_a_configuration(tmp_path: Path) -> None:
     text = PAGE.split("```toml\n")[1].split("```")[0]
 
-    assert {entry.path[0] for entry in list_entries(load(tmp_path, text))} == set(SECTIONS)
+    # Several stores are in place of the one that most have.
+    assert {entry.path[0] for entry in list_entries(load(tmp_path, text))} == set(SECTIONS) - {"stores"}
     assert outbox(tmp_path, text).source == "/shop"
 
 

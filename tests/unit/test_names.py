@@ -70,3 +70,12 @@ def test_good_destinations(good: str) -> None:
 def test_bad_destinations(bad: str) -> None:
     with pytest.raises(ConfigError, match="not usable"):
         check_destination(bad)
+
+
+def test_an_index_is_dropped_in_the_schema_of_its_table() -> None:
+    names = Names("mail", "mb_")
+    for words in ("drop index", "DROP INDEX concurrently", "drop index if exists"):
+        assert names.qualify(f"{words} pillarbox_outbox_late_idx;") == f'{words} "mail"."mb_outbox_late_idx";'
+    assert names.qualify("drop index pillarbox_outbox_late_idx on pillarbox_outbox", quote="`") == (
+        "drop index `mb_outbox_late_idx` on `mail`.`mb_outbox`"
+    )

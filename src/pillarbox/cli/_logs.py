@@ -15,6 +15,7 @@ from typing import Final, Literal, TextIO, TypeAlias
 import msgspec
 
 from pillarbox.redaction import escape_controls, redact
+from pillarbox.telemetry import current_store
 
 __all__ = ["JsonFormat", "LogSettings", "TextFormat", "program_log", "start_logging"]
 
@@ -77,7 +78,9 @@ class TextFormat(logging.Formatter):
         level = record.levelname.lower().ljust(7)
         if self._colours:
             level = f"\x1b[{_COLOURS.get(record.levelno, _RED)}m{level}\x1b[0m"
-        line = f"{_format_time(record)} {level} {self._mark}{_escape(record.getMessage())}{_format_identity(record)}"
+        store = current_store()
+        mark = self._mark if store is None else f"{self._mark}[{_escape(store)}] "
+        line = f"{_format_time(record)} {level} {mark}{_escape(record.getMessage())}{_format_identity(record)}"
         return "\n    ".join([line, *map(_escape, _format_trace(record).splitlines())])
 
 
@@ -106,6 +109,7 @@ class JsonFormat(logging.Formatter):
             "logger": record.name,
             "message": redact(record.getMessage()),
             **self._place,
+            **({} if (store := current_store()) is None else {"store": store}),
         }
         extra = {name: _redact_value(value) for name, value in vars(record).items() if name not in _STANDARD}
         # Ours first in order, and ours win over extra fields of the same name.

@@ -23,7 +23,9 @@ from pillarbox.errors import ConfigError
 from pillarbox.message import Names
 from pillarbox.operations.destinations import check_known, find_destinations
 from pillarbox.operations.store_access import run_on_store
-from pillarbox.relay.configuration import read_relay_section, read_store
+from pillarbox.operations.stores import StoreAnswer, run_on_stores
+from pillarbox.relay.addresses import Stores
+from pillarbox.relay.configuration import read_relay_section, read_store, read_stores
 from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings
 from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath, list_fields, to_plain
 from pillarbox.stores.urls import StoreUrl
@@ -31,6 +33,7 @@ from pillarbox.stores.urls import StoreUrl
 __all__ = [
     "SettingOption",
     "Target",
+    "Targets",
     "by_option",
     "complete_destination",
     "configuration_options",
@@ -38,6 +41,7 @@ __all__ = [
     "parse_destination",
     "reason_option",
     "target_options",
+    "targets_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,16 +58,16 @@ class Target:
     names: Names
     config: Config
 
-    def run(self, action: Callable[[Store], Awaitable[T]]) -> T:
+    def run(self, action: Callable[[Store], Awaitable[T]], *, reads_only: bool = False) -> T:
         """Open the store, await the action with it, close it, and return the action's result."""
-        return run_on_store(self.url, action, names=self.names)
+        return run_on_store(self.url, action, names=self.names, reads_only=reads_only)
 
     def check_destination(self, name: str) -> None:
         """Raise `UnknownDestination` for a name that neither the configuration nor the tables know."""
         configured = list_destinations(self.config)
         lease = read_relay_section(self.config).settings.lease
         if name not in configured:
-            found = self.run(lambda store: find_destinations(store, lease=lease))
+            found = self.run(lambda store: find_destinations(store, lease=lease), reads_only=True)
             check_known(name, found.union(configured))
 
 
@@ -77,6 +81,44 @@ def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[...
         return command(Target(url, names, loaded), *args, **rest)
 
     return _add_options(with_target, _CONFIG, *map(_to_option, _STORE_FLAGS))
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The stores that a command works on: all that are configured, unless `--store` chooses."""
+
+    stores: Stores
+    config: Config
+
+    @property
+    def single(self) -> Target | None:
+        """The one store; None if there are several."""
+        if self.stores.are_many:
+            return None
+        (address,) = self.stores.named.values()
+        return Target(address.url, address.names, self.config)
+
+    def ask(
+        self,
+        action: Callable[[str, Store], Awaitable[T]],
+        *,
+        at_once: int = 8,
+        timeout: float | None = 30.0,
+        reads_only: bool = False,
+    ) -> Sequence[StoreAnswer[T]]:
+        """Await the action with each store, a few at the same time; an error is the answer of its store."""
+        return run_on_stores(self.stores, action, at_once=at_once, timeout=timeout, reads_only=reads_only)
+
+
+def targets_options(command: Callable[Concatenate[Targets, P], R]) -> Callable[..., R]:
+    """Add --config, --store, --schema and --prefix; the command receives all stores as one `Targets`."""
+
+    @wraps(command)
+    def with_targets(*args: Any, config: str | None, **rest: Any) -> R:
+        loaded = Config.load(config, flags=_take_values(_STORE_FLAGS, rest))
+        return command(Targets(read_stores(loaded), loaded), *args, **rest)
+
+    return _add_options(with_targets, _CONFIG, *map(_to_option, _STORE_FLAGS))
 
 
 def configuration_options(command: Callable[Concatenate[Config, P], R]) -> Callable[..., R]:
@@ -162,8 +204,11 @@ class _Flag(NamedTuple):
         return self.name.removeprefix("--").replace("-", "_")
 
 
+_STORE_URL: Final = ("store", "url")
 _STORE_FLAGS: Final = (
-    _Flag("--store", ("store", "url"), "URL", "Where the tables are: sqlite:///file.db or postgresql://user:${PASSWORD}@host/db."),
+    _Flag("--store", ("store", "url"), "[NAME=]URL", "Where the tables are: sqlite:///file.db or "
+          "postgresql://user:${PASSWORD}@host/db. A NAME alone is a configured store. May be repeated where a command "
+          "works on several."),
     _Flag("--schema", ("store", "schema"), "NAME", "The PostgreSQL schema of the tables."),
     _Flag("--prefix", ("store", "prefix"), "NAME", "What the names of the tables begin with."),
 )  # fmt: skip
@@ -230,18 +275,25 @@ def _to_option(flag: _Flag) -> Callable[[Any], Any]:
     help_text = flag.help if default in (None, "") else f"{flag.help}  [default: {default}]"
     return click.option(
         flag.name, cls=SettingOption, metavar=flag.metavar, envvar=to_variable(flag.path), show_envvar=True,
-        help=help_text,
+        help=help_text, multiple=flag.path == _STORE_URL,
     )  # fmt: skip
 
 
 def _take_values(flags: Sequence[_Flag], arguments: dict[str, Any]) -> dict[KeyPath, ConfigValue]:
     """Remove the flags from the arguments and return the values of those that were given."""
     texts = {flag: arguments.pop(flag.parameter) for flag in flags}
-    return {
+    values = {
         flag.path: ConfigValue(text, ConfigOrigin("flag", flag.name))
         for flag, text in texts.items()
-        if text is not None
+        if text is not None and flag.path != _STORE_URL
     }
+    for flag, given in texts.items():
+        if flag.path == _STORE_URL and given:
+            stores = [given] if isinstance(given, str) else list(given)
+            # One is the store; several are those of this run, whatever the file has.
+            value, path = (stores[0], flag.path) if len(stores) == 1 else (stores, ("stores",))
+            values[path] = ConfigValue(value, ConfigOrigin("flag", flag.name))
+    return values
 
 
 # --- --to ---

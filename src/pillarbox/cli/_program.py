@@ -12,7 +12,8 @@ from pillarbox.cli._errors import Session
 __all__ = ["pillarbox"]
 
 _COMMANDS: Final = (
-    "archive", "check", "completion", "config", "consume", "dashboard", "demo", "doctor", "failures", "inbox", "init",
+    "archive", "check", "completion", "config", "consume", "dashboard", "demo", "doctor", "failures", "handoff",
+    "inbox", "init",
     "lanes", "messages", "pause", "purge", "relay", "relays", "resume", "schema", "status", "version",
 )  # fmt: skip
 _EPILOG = """\b

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import click
 import msgspec
 
 from pillarbox.cli._errors import to_exit_code, to_sentence
-from pillarbox.cli._options import Target, target_options
+from pillarbox.cli._options import Targets, targets_options
 from pillarbox.cli._output import echo, echo_painted, encode_json, show, to_line
 from pillarbox.contracts.finding import Severity
 from pillarbox.operations.alerts import Alert, find_alerts
@@ -23,6 +23,7 @@ __all__ = ["check", "paint_alerts"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNKNOWN: Final = 3
+_RANK: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 _NAGIOS: Final = {None: (0, "OK"), Severity.INFO: (0, "OK"), Severity.WARNING: (1, "WARNING"),
                   Severity.CRITICAL: (2, "CRITICAL")}  # fmt: skip
@@ -55,30 +56,72 @@ def _report_unknown(command: F) -> F:
 
 @click.command("check", epilog=_EPILOG)
 @_report_unknown
-@target_options
+@targets_options
 @click.option("-o", "--output", type=click.Choice(["text", "json", "jsonl", "prometheus", "nagios"]), default="text",
               show_default=True, envvar="PILLARBOX_OUTPUT", show_envvar=True,
               help="How the result is printed.")  # fmt: skip
-def check(target: Target, output: Literal["text", "json", "jsonl", "prometheus", "nagios"]) -> None:
-    """Say what needs a person. The exit code says how urgently."""
-    thresholds = read_thresholds(target.config)
-    status = target.run(lambda store: build_monitor(store, target.config).status())
-    alerts = find_alerts(status, thresholds)
-    worst = alerts[0].severity if alerts else None
+def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus", "nagios"]) -> None:
+    """Say what needs a person. The exit code says how urgently. Of several stores, all are checked."""
+    config = targets.config
+    thresholds = read_thresholds(config)
+    if (target := targets.single) is not None:
+        status = target.run(lambda store: build_monitor(store, config).status(), reads_only=True)
+        checked = [CheckedStore(None, status, find_alerts(status, thresholds))]
+    else:
+        answers = targets.ask(lambda _, store: build_monitor(store, config).status(), reads_only=True)
+        checked = [
+            CheckedStore(one.name or None, one.value, [_report_unasked(one.name, one.error or "")])
+            if one.value is None
+            else CheckedStore(one.name, one.value, find_alerts(one.value, thresholds))
+            for one in answers
+        ]
+    alerts = sorted(
+        ((one.store, alert) for one in checked for alert in one.alerts),
+        key=lambda pair: (_RANK.index(pair[1].severity), pair[0] or ""),
+    )
+    worst = alerts[0][1].severity if alerts else None
     match output:
         case "text":
-            echo_painted(paint_alerts(alerts))
+            echo_painted(paint_alerts([_name_store(*pair) for pair in alerts]))
         case "json":
-            document = {"worst": worst.value if worst else None, "alerts": [msgspec.to_builtins(one) for one in alerts]}
+            document = {"worst": worst.value if worst else None, "alerts": [_to_row(*pair) for pair in alerts]}
             show(document, text="", output="json")
         case "jsonl":
-            for alert in alerts:
-                echo(encode_json(alert))
+            for pair in alerts:
+                echo(encode_json(_to_row(*pair)))
         case "prometheus":
             echo(_format_prometheus(alerts))
         case "nagios":
-            echo(_format_nagios(status, alerts, worst))
+            statuses = [one.status for one in checked if one.status is not None]
+            echo(_format_nagios(statuses, [_name_store(*pair) for pair in alerts], worst))
     raise click.exceptions.Exit(_NAGIOS[worst][0] if output == "nagios" else to_exit_code(worst))
+
+
+class CheckedStore(NamedTuple):
+    """One store, what it holds, and the alerts about it. A lone store has no name."""
+
+    store: str | None
+    status: Status | None
+    alerts: Sequence[Alert]
+
+
+def _report_unasked(name: str, error: str) -> Alert:
+    return Alert(
+        name="store",
+        severity=Severity.CRITICAL,
+        destination=None,
+        what=f"The store cannot be asked: {error}" if name else f"A tenant cannot be served: {error}",
+        do="Nothing of it is delivered until it answers; the other stores are served.",
+    )
+
+
+def _name_store(store: str | None, alert: Alert) -> Alert:
+    return alert if store is None else msgspec.structs.replace(alert, what=f"{store}: {alert.what}")
+
+
+def _to_row(store: str | None, alert: Alert) -> dict[str, object]:
+    row: dict[str, object] = msgspec.to_builtins(alert)
+    return row if store is None else {"store": store, **row}
 
 
 def paint_alerts(alerts: Sequence[Alert]) -> list[tuple[str, Severity | None]]:
@@ -92,16 +135,18 @@ def paint_alerts(alerts: Sequence[Alert]) -> list[tuple[str, Severity | None]]:
     return lines
 
 
-def _format_prometheus(alerts: Sequence[Alert]) -> str:
+def _format_prometheus(alerts: Sequence[tuple[str | None, Alert]]) -> str:
     """Format alerts as metrics for a textfile collector: 1 for every alert that holds."""
     lines = [
         "# HELP outbox_alert Whether an alert of `pillarbox check` holds.",
         "# TYPE outbox_alert gauge",
     ]
-    for alert in alerts:
+    for store, alert in alerts:
         labels = {"name": alert.name, "severity": alert.severity.value, "destination": alert.destination or ""}
         if alert.consumer is not None:
             labels["consumer"] = alert.consumer
+        if store is not None:
+            labels["store"] = store
         lines.append(
             "outbox_alert{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items()) + "} 1"
         )
@@ -113,15 +158,16 @@ def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _format_nagios(status: Status, alerts: Sequence[Alert], worst: Severity | None) -> str:
+def _format_nagios(statuses: Sequence[Status], alerts: Sequence[Alert], worst: Severity | None) -> str:
     """Format alerts as one line: the state, what is wrong, and figures after a bar."""
     summary = to_line(" ".join(alert.what for alert in alerts)).replace("|", "/") or "all is well"
-    oldest = max((status.oldest_age(one) for one in status.destinations), default=timedelta(0))
+    destinations = [(status, one) for status in statuses for one in status.destinations]
+    oldest = max((status.oldest_age(one) for status, one in destinations), default=timedelta(0))
     figures = {
-        "due": sum(one.due for one in status.destinations),
-        "failed": sum(one.failed for one in status.destinations),
-        "inbox_failed": sum(one.failed for one in status.inboxes),
+        "due": sum(one.due for _, one in destinations),
+        "failed": sum(one.failed for _, one in destinations),
+        "inbox_failed": sum(one.failed for status in statuses for one in status.inboxes),
         "oldest": round(oldest.total_seconds()),
-        "relays": len(status.relays),
+        "relays": sum(len(status.relays) for status in statuses),
     }
     return f"{_NAGIOS[worst][1]}: {summary} | " + " ".join(f"{name}={value}" for name, value in figures.items())

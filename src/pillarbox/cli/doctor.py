@@ -50,7 +50,8 @@ def doctor(config: Config, timeout: timedelta, output: OutputFormat) -> None:
     doctor = Doctor.from_config(config)
     limit = TimeLimit(timeout)
     start_logging(logs)
-    say(f"Looking at the store and {len(doctor.destinations)} destination{'s' * (len(doctor.destinations) != 1)}")
+    stores = "the stores" if doctor.tenants is not None or len(doctor.stores) > 1 else "the store"
+    say(f"Looking at {stores} and {len(doctor.destinations)} destination{'s' * (len(doctor.destinations) != 1)}")
     runner = asyncio.Runner()
     report = runner.run(doctor.run(limit, on_progress=_say_progress))
     if output == "jsonl":

@@ -42,7 +42,9 @@ def failures(target: Target, filters: Filters, attempts: bool, newest: bool, out
     """Show why messages failed: one line per destination and error, most frequent first."""
     if attempts and not filters.is_of_destination:
         raise click.UsageError("--attempts reads the journal, which knows no filter but --destination.")
-    groups, count, now = target.run(lambda store: _find(store, filters, attempts=attempts, newest=newest))
+    groups, count, now = target.run(
+        lambda store: _find(store, filters, attempts=attempts, newest=newest), reads_only=True
+    )
     if not groups:
         say(_explain_none(filters, attempts=attempts))
     elif count == _LIMIT:

@@ -63,7 +63,7 @@ def _filter_options(command: F) -> F:
 def list_failures(target: Target, *, consumer: str | None, error: str | None, limit: int, output: OutputFormat) -> None:
     """List failed messages, longest failed first."""
     selection = InboxSelection(consumer=consumer, error=error)
-    found = target.run(lambda store: store.inbox_failures(selection, limit=limit))
+    found = target.run(lambda store: store.inbox_failures(selection, limit=limit), reads_only=True)
     if not found:
         say("No message of an inbox has failed.")
     headings = ("consumer", "message id", "source", "type", "attempts", "failed at", "error")
@@ -85,7 +85,7 @@ def list_failures(target: Target, *, consumer: str | None, error: str | None, li
 def show_failure(target: Target, message_id: str, consumer: str | None, payload: bool, output: OutputFormat) -> None:
     """Show a failed message: why it failed, and what arrived."""
     selection = InboxSelection(consumer=consumer, message_ids=[message_id])
-    found = target.run(lambda store: store.inbox_failures(selection, limit=100))
+    found = target.run(lambda store: store.inbox_failures(selection, limit=100), reads_only=True)
     if not found:
         raise NoSuchMessage(
             f"No failed message of an inbox is called {message_id}: it was handled, redriven or discarded, or its "

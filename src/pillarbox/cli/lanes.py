@@ -22,7 +22,7 @@ __all__ = ["lanes"]
 def lanes(target: Target, destination: str | None, output: OutputFormat) -> None:
     """Show which relay owns which lanes of each destination, and which lanes nobody owns."""
     lease = read_relay_section(target.config).settings.lease
-    registry = target.run(lambda store: store.registry(lease=lease))
+    registry = target.run(lambda store: store.registry(lease=lease), reads_only=True)
     names = sorted({*registry.owners, *(name for one in registry.relays for name in one.destinations)})
     names = [name for name in names if destination in (None, name)]
     owned = [(name, relay_id, numbers) for name in names for relay_id, numbers in group_lanes(registry, name)]

@@ -27,7 +27,7 @@ from pillarbox.cli._output import (
 )
 from pillarbox.cli._selection import Filters, parse_ids, selection_options
 from pillarbox.cli._times import parse_future_time
-from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Selection
+from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Phase, Selection
 from pillarbox.errors import NoSuchMessage
 from pillarbox.message import Message, State
 from pillarbox.operations.bulk import (
@@ -72,11 +72,20 @@ def messages() -> None:
               show_envvar=True, help="How many at most.")  # fmt: skip
 @click.option("--after", type=click.IntRange(0), default=0, metavar="ID", envvar="PILLARBOX_AFTER", show_envvar=True,
               help="Only with a higher id: where the last page ended.")  # fmt: skip
+@click.option("--phase", type=click.Choice([phase.value for phase in Phase]), envvar="PILLARBOX_PHASE",
+              show_envvar=True, help="Open, and standing there.")  # fmt: skip
 @click.option("--newest", is_flag=True, envvar="PILLARBOX_NEWEST", show_envvar=True,
               help="Last changed first, instead of oldest first.")  # fmt: skip
 @output_option
 def list_messages(
-    target: Target, filters: Filters, *, limit: int, after: int, newest: bool, output: OutputFormat
+    target: Target,
+    filters: Filters,
+    *,
+    limit: int,
+    after: int,
+    phase: str | None,
+    newest: bool,
+    output: OutputFormat,
 ) -> None:
     """List messages, oldest first: those that are open or failed, unless --state says otherwise.
 
@@ -93,9 +102,11 @@ def list_messages(
         if selection.states is None and selection.ids is None:
             selection = msgspec.structs.replace(selection, states=_OPEN)
         selection = msgspec.structs.replace(selection, after=after)
+        if phase is not None:
+            selection = msgspec.structs.replace(selection, phase=Phase(phase), phase_at=await store.now())
         return await store.find(selection, limit=limit, payloads=False, order=order), await store.now()
 
-    found, now = target.run(find)
+    found, now = target.run(find, reads_only=True)
     if filters.near_failure:  # each by the attempts of its own destination
         found = [one for one in found if one.attempts >= (near_failure.threshold(one.destination) or _NEVER)]
     if not found:
@@ -121,7 +132,7 @@ def show_message(target: Target, name: str, payload: bool, output: OutputFormat)
             raise NoSuchMessage(f"There is no message {name}: it was never committed, or its retention is over.")
         return found, await store.journal(message_id=found[0].message_id, limit=1_000)
 
-    found, entries = target.run(find)
+    found, entries = target.run(find, reads_only=True)
     document = {
         "messages": [to_message_document(one, payload=payload) for one in found],
         "journal": [to_journal_document(entry) for entry in entries],

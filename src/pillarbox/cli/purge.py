@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
-from pillarbox.cli._options import Target, by_option, target_options
-from pillarbox.cli._output import OutputFormat, Progress, output_option, show
-from pillarbox.contracts.store import Action, OperatorStore, Selection
+from pillarbox.cli._options import Targets, by_option, targets_options
+from pillarbox.cli._output import OutputFormat, Progress, output_option, show, show_rows
+from pillarbox.contracts.store import Action, OperatorStore, Selection, Store
 from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import State
 from pillarbox.operations.bulk import format_counts
@@ -27,7 +28,7 @@ _CLOSED: Final = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
 
 
 @click.command(epilog="\b\nExample:\n  pillarbox purge --dry-run\n")
-@target_options
+@targets_options
 @confirm_options(nothing="remove nothing")
 @by_option
 @click.option(
@@ -38,15 +39,19 @@ _CLOSED: Final = (State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED)
     help="Write messages there as JSON Lines before they are removed.",
 )
 @output_option
-def purge(target: Target, *, dry_run: bool, yes: bool, by: str, archive: str | None, output: OutputFormat) -> None:
+def purge(targets: Targets, *, dry_run: bool, yes: bool, by: str, archive: str | None, output: OutputFormat) -> None:
     """Remove what is older than the configured retention: closed messages, and what inboxes remember or keep.
 
     Messages are archived first if relay.retention.archive, or --archive, names a folder. Nothing is removed that was
-    not archived.
+    not archived. Of several stores, each has a folder of its own there.
     """
-    retention = read_relay_section(target.config).settings.retention
+    retention = read_relay_section(targets.config).settings.retention
     if archive is not None:
         retention = msgspec.structs.replace(retention, archive=archive)
+    target = targets.single
+    if target is None:
+        _purge_stores(targets, retention, dry_run=dry_run, yes=yes, by=by, output=output)
+        return
     limits = _list_limits(retention)
     matched = target.run(lambda store: _count(store, limits))
     total = sum(matched.values())
@@ -63,6 +68,47 @@ def purge(target: Target, *, dry_run: bool, yes: bool, by: str, archive: str | N
     ]
     text = "\n".join([*lines, "Nothing was removed." if dry_run else f"Removed {sum(removed.values()):,} records."])
     show({"matched": matched, "removed": removed, "dry_run": dry_run}, text=text, output=output)
+
+
+def _purge_stores(
+    targets: Targets, retention: Retention, *, dry_run: bool, yes: bool, by: str, output: OutputFormat
+) -> None:
+    """Purge store after store. One that cannot be asked has its own line, and the exit code says so."""
+    limits = _list_limits(retention)
+    counted = targets.ask(lambda _, store: _count(store, limits))
+    total = sum(sum(one.value.values()) for one in counted if one.value is not None)
+    if not dry_run and total and not yes:
+        confirm(f"Remove {total:,} records from {len(counted)} stores?", effect="removes messages", done="removed")
+
+    async def act(name: str, store: Store) -> dict[str, int]:
+        own = retention
+        if own.archive is not None:
+            own = msgspec.structs.replace(own, archive=os.path.join(own.archive, name))
+        return await _purge(store, own, by=by, on_progress=lambda _: None)
+
+    removed = [] if dry_run else targets.ask(act, at_once=2, timeout=None)
+    # Rows that are no tenant have no name, and come with both answers.
+    answers = {one.name or one.error or "": one for one in (*counted, *removed)}
+    rows = [
+        {
+            "store": one.name,
+            "matched": next((c.value for c in counted if c.name == one.name), None),
+            "removed": {} if dry_run or one.value is None else one.value,
+            "dry_run": dry_run,
+            "error": one.error,
+        }
+        for one in answers.values()
+    ]
+    show_rows("stores", rows, text="\n".join(_describe(row) for row in rows), output=output)
+    if code := max((one.exit_code for one in answers.values()), default=0):
+        raise click.exceptions.Exit(code)
+
+
+def _describe(row: Mapping[str, Any]) -> str:
+    if row["error"] is not None:
+        return f"{row['store'] or 'tenants'}: {row['error']}"
+    matched = sum((row["matched"] or {}).values())
+    return f"{row['store']}: {matched:,} matched, {sum(row['removed'].values()):,} removed"
 
 
 def _list_limits(retention: Retention) -> Mapping[State, timedelta]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,23 +21,29 @@ from pillarbox.cli._signals import stop_on_signals
 from pillarbox.cli._supervisor import supervise
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import MonitorStore, Selection
-from pillarbox.errors import ConfigError, MissingExtra, StoreBusy
+from pillarbox.errors import ConfigError, MissingExtra, StoreBusy, StoreUnavailable
 from pillarbox.message import State
-from pillarbox.operations.configuration import read_near_failure, read_thresholds
+from pillarbox.operations.configuration import read_handed_off, read_near_failure, read_thresholds
 from pillarbox.operations.health import HealthApp, Probes, ProbeSettings, parse_address
 from pillarbox.operations.monitor import Monitor
+from pillarbox.operations.relays_health import RelaysProbes
+from pillarbox.relay.addresses import Stores
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
     list_served_destinations,
     read_process_section,
     read_relay_section,
-    read_store,
+    read_sharing_section,
+    read_stores,
 )
 from pillarbox.relay.relay import Relay
+from pillarbox.relay.relays import Relays, StoreHealth
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.stores.factory import open_store
-from pillarbox.stores.urls import StoreUrl
 from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
+
+if TYPE_CHECKING:
+    from pillarbox.operations.prometheus import StoresTelemetry
 
 __all__ = ["relay"]
 
@@ -73,24 +80,18 @@ def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None
     probe_settings = read_section(config, ProbeSettings, at=("probes",)).settings
     served = list_served_destinations(config)
     address = _read_address(http, config, dashboard=dashboard)
-    url, names = read_store(config)
+    stores = read_stores(config)
     session: Session = click.get_current_context().obj
     process, count = session.process, _read_count(config, once=once)
     if process is None and count > 1:
         start_logging(logs, process="supervisor")
         raise click.exceptions.Exit(supervise(session.arguments, count=count, address=address))
-    store = open_store(url, names=names)
-    outages = OutageTracker()
-    metrics = [] if address is None else _build_metrics(process)
-    relay = Relay(
-        store,
-        [one.build() for one in served],
-        settings=settings,
-        labels=_build_labels(settings, process),
-        telemetry=CompositeTelemetry(
-            LoggingTelemetry(deliveries=logs.deliveries), outages, *metrics, *_build_tracing()
-        ),
-    )
+    program = _Program(
+        config=config, served=served, settings=settings, process=process, build_monitor=build_monitor,
+        probe_settings=probe_settings, deliveries=logs.deliveries, counts=address is not None or process is not None,
+    )  # fmt: skip
+    service = program.build_relays(stores) if stores.are_many else program.build_relay(stores)
+    relay = service.relay
     start_logging(logs, process=None if process is None else process.name)
 
     def stop(reason: str) -> None:
@@ -99,22 +100,11 @@ def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None
         relay.stop()
 
     async def run() -> int:
-        # A relay keeps trying when its store goes away. At the start a wrong URL is likelier: that ends the program.
-        # A store that answers and is busy has the right URL: the relay waits for it.
-        with suppress(StoreBusy):
-            await store.open()
-        await store.close()
-        _log_start(url, served, settings)
-        await relay.run(once=once)
-        waiting = await _count_waiting(store, outages) if once else 0
+        code = await service.run(once)
         program_log.info("stopped")
-        return waiting
+        return code
 
-    def build_app() -> HealthApp:
-        # A store of its own: a relay that hangs must not make its probes hang.
-        own_store = open_store(url, names=names, asks_only=True)
-        probes = Probes(own_store, lambda: relay.health, settings=probe_settings, monitor=build_monitor)
-        return HealthApp(probes, collectors=metrics)
+    build_app = service.build_app
 
     def stop_from_thread(reason: str) -> None:
         with suppress(RuntimeError):  # the loop is closed: it has stopped already
@@ -132,8 +122,133 @@ def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None
             grace=_compute_grace(served, settings),
         ),
     ):
-        waiting = runner.run(run())
-    raise click.exceptions.Exit(1 if waiting else 0)
+        code = runner.run(run())
+    raise click.exceptions.Exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What this program runs: a relay, or relays over many stores."""
+
+    relay: Relay | Relays
+    run: Callable[[bool], Awaitable[int]]
+    """Runs, with True once, and returns the exit code."""
+    build_app: Callable[[], HealthApp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    """The configuration of one run, from which its service is built."""
+
+    config: Config
+    served: Sequence[ConfiguredDestination]
+    settings: RelaySettings
+    process: RelayProcess | None
+    build_monitor: Callable[[MonitorStore, timedelta], Monitor]
+    probe_settings: ProbeSettings
+    deliveries: int
+    counts: bool
+    """Something is counted for `/metrics`."""
+
+    def build_relay(self, stores: Stores) -> _Service:
+        """Build the relay of one store."""
+        (address,) = stores.named.values()
+        store = open_store(address.url, names=address.names)
+        outages = OutageTracker()
+        metrics = _build_metrics(self.process) if self.counts else []
+        relay = Relay(
+            store,
+            [one.build() for one in self.served],
+            settings=self.settings,
+            labels=_build_labels(self.settings, self.process),
+            telemetry=CompositeTelemetry(
+                LoggingTelemetry(deliveries=self.deliveries), outages, *metrics, *_build_tracing()
+            ),
+        )
+
+        async def run(once: bool) -> int:
+            # A relay keeps trying when its store goes away. At the start a wrong URL is likelier: that ends the
+            # program. A store that answers and is busy has the right URL: the relay waits for it.
+            with suppress(StoreBusy):
+                await store.open()
+            await store.close()
+            _log_start(str(address), self.served, self.settings)
+            await relay.run(once=once)
+            return 1 if once and await _count_waiting(store, outages) else 0
+
+        def build_app() -> HealthApp:
+            # A store of its own: a relay that hangs must not make its probes hang.
+            own_store = open_store(address.url, names=address.names, asks_only=True, reads_only=True)
+            probes = Probes(own_store, lambda: relay.health, settings=self.probe_settings, monitor=self.build_monitor)
+            return HealthApp(probes, collectors=metrics)
+
+        return _Service(relay, run, build_app)
+
+    def build_relays(self, stores: Stores) -> _Service:
+        """Build the relays of many stores."""
+        outages: dict[str, OutageTracker] = {}
+        metrics = _build_store_metrics(self.process, lambda: relays.stores) if self.counts else None
+        tracing = _build_tracing()
+
+        def build_telemetry(name: str) -> Telemetry:
+            own: list[Telemetry] = [LoggingTelemetry(deliveries=self.deliveries), *tracing]
+            if name:
+                own.append(outages.setdefault(name, OutageTracker()))
+                own += [] if metrics is None else [metrics.get(name)]
+            return CompositeTelemetry(*own)
+
+        relays = Relays(
+            stores,
+            [one.build() for one in self.served],
+            settings=self.settings,
+            sharing=read_sharing_section(self.config).settings,
+            labels=_build_labels(self.settings, self.process),
+            telemetry=build_telemetry,
+        )
+
+        async def run(once: bool) -> int:
+            raise_file_limit()
+            _log_start(_describe_stores(stores), self.served, self.settings)
+            await relays.run(once=once)
+            return await self._finish_once(relays, outages) if once else 0
+
+        def build_app() -> HealthApp:
+            probes = RelaysProbes(
+                lambda: relays.health, lambda: relays.stores, lambda: relays.refused,
+                addresses=lambda: relays.addresses, monitor=self.build_monitor,
+                on_sample=None if metrics is None else metrics.set_statuses,
+            )  # fmt: skip
+            return HealthApp(probes, collectors=[] if metrics is None else [metrics])
+
+        return _Service(relays, run, build_app)
+
+    async def _finish_once(self, relays: Relays, outages: Mapping[str, OutageTracker]) -> int:
+        """Report the stores that were not served and the messages that wait; return the exit code."""
+        failed = [one for one in relays.stores if one.error is not None]
+        for one in failed:
+            program_log.error("the store %s was not served: %s", one.name, one.error)
+        waiting = 0
+        for name, address in relays.addresses.items():
+            if name in outages and not any(one.name == name for one in failed):
+                waiting += await _count_waiting(open_store(address.url, names=address.names), outages[name])
+        return StoreUnavailable.exit_code if failed or relays.refused else 1 if waiting else 0
+
+
+def _describe_stores(stores: Stores) -> str:
+    count = len(stores.named)
+    named = f"{count} stores" if count != 1 else "1 store"
+    if stores.tenants is None:
+        return named
+    return f"{named} and the tenants that a query names" if count else "the tenants that a query names"
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows: an SQLite store has up to five, a connection one."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _read_address(http: str | None, config: Config, *, dashboard: bool) -> tuple[str, int] | None:
@@ -210,8 +325,9 @@ def _read_count(config: Config, *, once: bool) -> int:
 def _read_monitor(config: Config) -> Callable[[MonitorStore, timedelta], Monitor]:
     """Return what builds a monitor with the configured thresholds."""
     thresholds, near_failure = read_thresholds(config), read_near_failure(config)
+    handed_off = read_handed_off(config)
     return lambda store, lease: Monitor(
-        store, lease=lease, stuck_after=thresholds.listed_after, near_failure=near_failure
+        store, lease=lease, stuck_after=thresholds.listed_after, near_failure=near_failure, handed_off=handed_off
     )
 
 
@@ -222,7 +338,8 @@ def _build_labels(settings: RelaySettings, process: RelayProcess | None) -> Mapp
 
 def _compute_grace(served: Sequence[ConfiguredDestination], settings: RelaySettings) -> timedelta:
     """Return the time that a graceful stop takes at most, unless something blocks the loop."""
-    return max(one.section.settings.send_timeout for one in served) + settings.lease + _STOP_MARGIN
+    timeouts = [one.section.settings.send_timeout for one in served]
+    return max(timeouts, default=timedelta(0)) + settings.lease + _STOP_MARGIN
 
 
 def _build_metrics(process: RelayProcess | None) -> list[Telemetry]:
@@ -234,6 +351,20 @@ def _build_metrics(process: RelayProcess | None) -> list[Telemetry]:
     return [PrometheusTelemetry(process=None if process is None else str(process.number))]
 
 
+def _build_store_metrics(
+    process: RelayProcess | None, stores: Callable[[], Sequence[StoreHealth]]
+) -> StoresTelemetry | None:
+    """Build what counts for `/metrics`, by store; None if the client library is missing."""
+    try:
+        from pillarbox.operations.prometheus import StoresTelemetry
+    except MissingExtra:
+        return None
+    return StoresTelemetry(
+        lambda: {one.name: one.state == "running" for one in stores()},
+        process=None if process is None else str(process.number),
+    )
+
+
 def _build_tracing() -> list[Telemetry]:
     """Build what records spans; nothing if no OpenTelemetry SDK is installed and set up."""
     try:
@@ -243,7 +374,7 @@ def _build_tracing() -> list[Telemetry]:
     return [OpenTelemetry()] if is_recording() else []
 
 
-def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination], settings: RelaySettings) -> None:
+def _log_start(url: str, served: Sequence[ConfiguredDestination], settings: RelaySettings) -> None:
     if not settings.owns_lanes:
         duties = " and ".join(settings.duties)
         text = "pillarbox %s delivers nothing from %s: its duties are %s, without send and retry"
@@ -251,7 +382,7 @@ def _log_start(url: StoreUrl, served: Sequence[ConfiguredDestination], settings:
         return
     urls = {one.name: one.transport_options.redact_url() for one in served}
     destinations = ", ".join(f"{name} ({address})" for name, address in urls.items())
-    fields = {"version": version("pillarbox"), "store": str(url), "destinations": urls}
+    fields = {"version": version("pillarbox"), "store": url, "destinations": urls}
     program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, destinations, extra=fields)
 
 

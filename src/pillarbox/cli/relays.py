@@ -20,7 +20,7 @@ __all__ = ["relays"]
 def relays(target: Target, output: OutputFormat) -> None:
     """List the relays that are alive, what they serve and what they can reach."""
     lease = read_relay_section(target.config).settings.lease
-    registry = target.run(lambda store: store.registry(lease=lease))
+    registry = target.run(lambda store: store.registry(lease=lease), reads_only=True)
     if not registry.relays:
         say("No relay is alive: messages wait. Start one with `pillarbox relay`.")
     has_labels = any(one.labels for one in registry.relays)

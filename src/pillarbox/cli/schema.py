@@ -13,9 +13,10 @@ from pillarbox.cli._output import OutputFormat, output_option, say, show
 from pillarbox.errors import ConfigError, SchemaMixed
 from pillarbox.stores.factory import Schema, open_schema
 from pillarbox.stores.mariadb.grants import grants as mariadb_grants
-from pillarbox.stores.migrations import Plan, build_script
-from pillarbox.stores.postgres.grants import Role
+from pillarbox.stores.migrations import Plan, build_script, load_migrations
+from pillarbox.stores.postgres.grants import Role, build_portable_grants
 from pillarbox.stores.postgres.grants import build_grants as postgres_grants
+from pillarbox.stores.postgres.portable.tables import build_portable
 
 __all__ = ["schema"]
 
@@ -98,7 +99,11 @@ def _open_schema(target: Target, *, lookups: bool | None = None) -> Schema:
         raise ConfigError(
             f"A {target.url.scheme} store always has its indexes for lookups; leave out --lookups and --no-lookups."
         )
-    return open_schema(target.url, names=target.names)
+    return open_schema(target.url, names=target.names, report=say)
+
+
+def _is_portable(target: Target) -> bool:
+    return target.url.options.get("dialect") == "portable"
 
 
 async def _change(
@@ -144,7 +149,8 @@ def _show_change(target: Target, plan: Plan, output: OutputFormat, *, lookups: S
 @output_option
 def print_sql(target: Target, start: int, end: int | None, down: bool, output: OutputFormat) -> None:
     """Print the SQL that makes or changes the tables, without connecting."""
-    text = build_script(target.url.scheme, names=target.names, start=start, end=end, down=down)
+    migrations = build_portable(load_migrations("postgresql")) if _is_portable(target) else None
+    text = build_script(target.url.scheme, names=target.names, start=start, end=end, down=down, migrations=migrations)
     show({"sql": text}, text=text, output=output)
 
 
@@ -189,6 +195,8 @@ def print_grants(
             "Which consumers is that role for? Without names it could change the inbox of every consumer: add "
             "--inbox CONSUMER for each one, or --inbox '*' if the role may be all of them."
         )
+    if _is_portable(target):
+        build_grants = build_portable_grants
     named = {role: name for role, name in roles.items() if name is not None}
     text = build_grants(named, names=target.names, consumers=None if "*" in consumers else consumers)
     show({"sql": text}, text=text, output=output)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
+import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 import click
 
-from pillarbox.cli._options import Target, target_options
+from pillarbox.cli._options import Target, Targets, targets_options
 from pillarbox.cli._output import (
     OutputFormat,
     align_columns,
@@ -22,6 +23,7 @@ from pillarbox.cli._output import (
     say,
     shorten,
     show,
+    show_rows,
     to_line,
 )
 from pillarbox.cli._times import parse_wait
@@ -35,6 +37,7 @@ from pillarbox.operations.alerts import Alert, find_alerts
 from pillarbox.operations.configuration import build_monitor, read_thresholds
 from pillarbox.operations.documents import to_status_document
 from pillarbox.operations.monitor import NOT_GIVEN_UP, DestinationStatus, Status
+from pillarbox.operations.stores import StoreAnswer
 from pillarbox.relay.configuration import read_destinations
 from pillarbox.stores.factory import open_store
 
@@ -49,26 +52,91 @@ Example:
 
 
 @click.command("status", epilog=_EPILOG)
-@target_options
+@targets_options
 @click.option("--watch", is_flag=True, envvar="PILLARBOX_WATCH", show_envvar=True, help="Go on until interrupted.")
 @click.option("--interval", callback=parse_wait, default="2s", show_default=True, metavar="TIME",
               envvar="PILLARBOX_INTERVAL", show_envvar=True, help="With --watch: how often.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1), metavar="N", envvar="PILLARBOX_COUNT", show_envvar=True,
               help="With --watch: stop after so many looks.")  # fmt: skip
 @output_option
-def status(target: Target, watch: bool, interval: timedelta, count: int | None, output: OutputFormat) -> None:
-    """Show what waits, what failed, how fast it goes, who delivers, and what needs a person."""
+def status(targets: Targets, watch: bool, interval: timedelta, count: int | None, output: OutputFormat) -> None:
+    """Show what waits, what failed, how fast it goes, who delivers, and what needs a person.
+
+    Of several stores it shows a line each; --store NAME chooses one.
+    """
+    target = targets.single
+    if target is None:
+        code, looks = 0, (itertools.count() if count is None else range(count)) if watch else range(1)
+        for look in looks:
+            if look:
+                time.sleep(interval.total_seconds())
+            code = _show_stores(targets, output=output, watch=watch)
+        raise click.exceptions.Exit(code)
     if watch:
         asyncio.run(_watch(target, every=interval.total_seconds(), count=count, output=output))
         return
     served = _list_served(target.config)
-    found = target.run(lambda store: build_monitor(store, target.config).status(served=served))
+    found = target.run(lambda store: build_monitor(store, target.config).status(served=served), reads_only=True)
     _show(found, target, output, backlogs=_Backlogs())
+
+
+def _show_stores(targets: Targets, *, output: OutputFormat, watch: bool) -> int:
+    """Show a line for each store; return the exit code of the worst that cannot be asked, 0 if all answer."""
+    thresholds, served = read_thresholds(targets.config), _list_served(targets.config)
+    answers = targets.ask(lambda _, store: build_monitor(store, targets.config).status(served=served), reads_only=True)
+    alerts = {one.name: find_alerts(one.value, thresholds) for one in answers if one.value is not None}
+    if output != "text":
+        rows = [
+            {"store": one.name, "error": one.error}
+            if one.value is None
+            else {"store": one.name, **to_status_document(one.value, alerts[one.name])}
+            for one in answers
+        ]
+        if watch and output == "json":
+            output = "jsonl"
+        show_rows("stores", rows, text="", output=output)
+    else:
+        if watch:
+            click.clear()
+        echo_painted(_paint_stores(answers, alerts))
+    return max((one.exit_code for one in answers), default=0)
+
+
+def _paint_stores(answers: Sequence[StoreAnswer[Status]], alerts: Mapping[str, Sequence[Alert]]) -> list[_Line]:
+    """Write a line for each store in the colour of its worst alert, then why some cannot be asked."""
+    headings = ("store", "due", "later", "sending", "failed", "oldest", "rate", "relays", "alerts")
+    rows = [_summarize(one.name, one.value, alerts.get(one.name, ())) for one in answers if one.name]
+    severities = [
+        Severity.CRITICAL if one.value is None else (alerts[one.name][0].severity if alerts[one.name] else None)
+        for one in answers
+        if one.name
+    ]
+    lines: list[_Line] = list(zip(align_columns(headings, rows).split("\n"), [None, *severities], strict=True))
+    failed = [one for one in answers if one.error is not None]
+    if failed:
+        lines += [("", None)]
+        lines += [(f"{one.name or 'tenants'}: {to_line(one.error or '')}", Severity.CRITICAL) for one in failed]
+    return lines
+
+
+def _summarize(name: str, status: Status | None, alerts: Sequence[Alert]) -> tuple[str, ...]:
+    if status is None:
+        return shorten(name, _NAME_LENGTH), "?", "?", "?", "?", "?", "?", "?", "not asked"
+    all_of = status.destinations
+    oldest = max((status.oldest_age(one) for one in all_of), default=timedelta(0))
+    return (
+        shorten(name, _NAME_LENGTH),
+        *(f"{sum(getattr(one, what) for one in all_of):,}" for what in ("due", "later", "sending", "failed")),
+        format_duration(timedelta(seconds=round(oldest.total_seconds()))) if oldest else "",
+        f"{sum(one.rate for one in all_of):,.1f}/s",
+        str(len(status.relays)),
+        f"{len(alerts)}: {to_line(alerts[0].what)}" if alerts else "",
+    )
 
 
 async def _watch(target: Target, *, every: float, count: int | None, output: OutputFormat) -> None:
     """Show the status again and again. A store that goes away is reported and asked again: the screen must not end."""
-    store = open_store(target.url, names=target.names, asks_only=True)
+    store = open_store(target.url, names=target.names, asks_only=True, reads_only=True)
     await store.open()
     backlogs, served = _Backlogs(), _list_served(target.config)
     try:
@@ -194,6 +262,8 @@ def _format_delivered(one: DestinationStatus) -> tuple[str, ...]:
 def _format_served(one: DestinationStatus) -> str:
     if one.pause is not None:
         return f"paused by {shorten(one.pause.by, 12)}"
+    if one.handed_off_to is not None and not one.is_served:
+        return one.handed_off_to
     if not one.is_served:
         return "nobody"
     return str(one.relays) if one.reachable == one.relays else f"{one.reachable} of {one.relays} reach it"

@@ -37,6 +37,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """A claim that is older than this is listed as stuck. No alert by itself."""
     near_failure: float = 0.6
     """A message is listed as near failure after this share of its destination's attempts. No alert by itself."""
+    unpruned: timedelta = timedelta(days=1)
+    """A message of a handed-off destination was written longer ago than this, and is not pruned: warning."""
     relays: int = 1
     """Fewer live relays than this: warning."""
     latency: timedelta = timedelta(minutes=5)
@@ -64,8 +66,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One condition that holds."""
 
     name: str
-    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`, `waiting`
-    and `relays`."""
+    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`, `waiting`,
+    `unpruned`, `served_twice` and `relays`."""
     severity: Severity
     destination: str | None
     what: str
@@ -101,6 +103,9 @@ def _check_destination(status: Status, one: DestinationStatus, limits: Threshold
             do=f"See why with `pillarbox failures --destination {one.name}`, mend the cause, then "
             f"`pillarbox messages redrive --destination {one.name}`.",
         )
+    if one.handed_off_to is not None:
+        yield from _check_handed_off(status, one, limits)
+        return
     waiting = one.due + one.later + one.sending
     if waiting and not one.is_served:
         yield Alert(
@@ -113,6 +118,29 @@ def _check_destination(status: Status, one: DestinationStatus, limits: Threshold
         )
     yield from _check_waiting(status, one, limits)
     yield from _check_deliveries(status, one, limits)
+
+
+def _check_handed_off(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
+    """Check a destination that another engine delivers. Its messages stay open until they are pruned."""
+    if one.is_served:
+        yield Alert(
+            name="served_twice",
+            severity=Severity.CRITICAL,
+            destination=one.name,
+            what=f"{one.name} is handed off to {one.handed_off_to}, and a relay serves it too: it is delivered twice.",
+            do=f"Restart that relay with this configuration, or take `handoff` out of [destinations.{one.name}].",
+        )
+    age = status.oldest_age(one)
+    if age > limits.unpruned:
+        yield Alert(
+            name="unpruned",
+            severity=Severity.WARNING,
+            destination=one.name,
+            what=f"{_format_count(one, 'due', 'later')} for {one.name}, which is handed off to {one.handed_off_to}, "
+            f"{_choose(one.due + one.later, 'is', 'are')} not pruned, the oldest for {format_duration(_round(age))}.",
+            do=f"Look at the slot with `pillarbox doctor`, and run `pillarbox handoff prune --destination {one.name}` "
+            "regularly.",
+        )
 
 
 def _check_waiting(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:

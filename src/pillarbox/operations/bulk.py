@@ -75,8 +75,11 @@ async def note_bulk(
     *,
     by: str,
     reason: str | None = None,
+    job: str | None = None,
 ) -> None:
     """Write the line of the journal that sums a bulk action up: what was selected, and how many were changed.
+
+    `job` is the id under which a dashboard ran it.
 
     One message that was named, and an action that changed nothing, leave no such line.
     """
@@ -87,10 +90,10 @@ async def note_bulk(
         destination = selection.destination or "*"
     else:
         destination = "*" if selection.consumer is None else f"inbox:{selection.consumer}"
+    detail = format_count(count) if job is None else f"{format_count(count)}, job {job}"
     await store.note(
-        action, by=by, detail=format_count(count), destination=destination, reason=reason,
-        selection=encode_selection(selection),
-    )  # fmt: skip
+        action, by=by, detail=detail, destination=destination, reason=reason, selection=encode_selection(selection)
+    )
 
 
 def encode_selection(selection: Selection | InboxSelection) -> str:

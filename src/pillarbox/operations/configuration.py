@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,12 +22,15 @@ from pillarbox.operations.alerts import Thresholds
 from pillarbox.operations.health import ProbeSettings
 from pillarbox.operations.monitor import Monitor, NearFailure
 from pillarbox.redaction import redact_url
+from pillarbox.relay.addresses import TenantSettings, list_store_entries
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
+    list_handed_off,
     read_destinations,
     read_process_section,
     read_relay_section,
     read_served_names,
+    read_sharing_section,
 )
 from pillarbox.settings import DEFAULT_ORIGIN, ConfigOrigin, KeyPath, list_fields, to_plain
 
@@ -36,6 +39,7 @@ __all__ = [
     "build_monitor",
     "list_destination_entries",
     "list_entries",
+    "read_handed_off",
     "read_near_failure",
     "read_thresholds",
 ]
@@ -64,7 +68,16 @@ def build_monitor(store: MonitorStore, config: Config) -> Monitor:
         lease=read_relay_section(config).settings.lease,
         stuck_after=read_thresholds(config).listed_after,
         near_failure=read_near_failure(config),
+        handed_off=read_handed_off(config),
     )
+
+
+def read_handed_off(config: Config) -> dict[str, str]:
+    """Read which destinations another engine delivers, and which engine."""
+    try:
+        return {one.name: one.handoff for one in list_handed_off(config) if one.handoff is not None}
+    except ConfigError:  # none is configured here, or not wholly: the monitor needs no transport
+        return {}
 
 
 class ConfigEntry(msgspec.Struct, frozen=True):
@@ -88,9 +101,16 @@ def list_entries(config: Config, *, more: Sequence[tuple[KeyPath, type[msgspec.S
     destinations = read_destinations(config)
     return [
         *map(_hide_login, _list_section(read_store_section(config), at=("store",))),
+        *(
+            _hide_login(entry)
+            for name, section in list_store_entries(config).items()
+            for entry in _list_section(section, at=("stores", name))
+        ),
+        *map(_hide_login, _list_section(read_section(config, TenantSettings, at=("tenants",)), at=("tenants",))),
         *_list_section(read_outbox_section(config), at=("outbox",)),
         *_list_section(read_relay_section(config), at=("relay",)),
         *_list_section(read_process_section(config), at=("relay",)),
+        *_list_section(read_sharing_section(config), at=("relay",)),
         ConfigEntry(("relay", "destinations"), list(served.names or destinations), served.origin),
         *(entry for at, cls in more for entry in _list_section(read_section(config, cls, at=at), at=at)),
         *_list_section(read_section(config, Thresholds, at=("alerts",)), at=("alerts",)),
@@ -107,8 +127,12 @@ def _list_section(section: Section[Any], *, at: KeyPath) -> list[ConfigEntry]:
     ]
 
 
+_URL_SECTIONS: Final = ("store", "stores", "tenants")
+_URL_KEYS: Final = ("url", "store", "directory")
+
+
 def _hide_login(entry: ConfigEntry) -> ConfigEntry:
-    is_url = entry.path == ("store", "url") and isinstance(entry.value, str)
+    is_url = entry.path[0] in _URL_SECTIONS and entry.path[-1] in _URL_KEYS and isinstance(entry.value, str)
     return ConfigEntry(entry.path, redact_url(str(entry.value)), entry.origin) if is_url else entry
 
 

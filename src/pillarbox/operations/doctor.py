@@ -14,20 +14,24 @@ import msgspec
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.config import Config
 from pillarbox.contracts.finding import Finding, Severity
+from pillarbox.contracts.handoff import HandoffStore
 from pillarbox.contracts.store import AnyStore, Count, MonitorStore, StoreInspector
 from pillarbox.contracts.transport import Inspector, Transport
-from pillarbox.errors import ConfigError, StoreForbidden, StoreUnavailable
+from pillarbox.errors import ConfigError, SchemaNewer, SchemaOutdated, StoreForbidden, StoreUnavailable
 from pillarbox.message import Names
 from pillarbox.operations.findings import (
     ClockSkew,
     find_clear_login,
     find_clock_skew,
+    find_deferred_handoffs,
     find_pauses,
     find_schema_differences,
     find_unserved_destinations,
     find_unshared_store,
     find_unverified_store,
+    report_impossible_handoff,
     report_misconfigured_destination,
+    report_other_version,
     report_silent_destination,
     report_unchecked,
     report_uncompared_tables,
@@ -36,13 +40,16 @@ from pillarbox.operations.findings import (
     report_unusable_store,
 )
 from pillarbox.redaction import redact_line
+from pillarbox.relay.addresses import StoreAddress, Tenants
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
+    list_handed_off,
     list_served_destinations,
     read_destinations,
     read_relay_section,
-    read_store,
+    read_stores,
 )
+from pillarbox.relay.settings import DestinationSettings, build_publication_name, build_slot_name
 from pillarbox.stores.factory import open_schema, open_store
 from pillarbox.stores.urls import StoreUrl
 
@@ -68,31 +75,56 @@ Topics: TypeAlias = Mapping[str, Sequence[str]]
 class Doctor(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the store and the destinations that a relay with one configuration would use."""
 
-    store: StoreCheck
+    stores: Mapping[str, StoreCheck]
+    """By name. A lone one is called `main`, which is not shown."""
     destinations: Sequence[ConfiguredDestination]
+    tenants: Tenants | None = None
+    """Adds a store for each that its query names."""
+    build: Callable[[StoreAddress], StoreCheck] | None = None
 
     @classmethod
     def from_config(cls, config: Config, *, clock: Clock | None = None) -> Self:
         """Read the configuration; `ConfigError` where a relay would not start with it."""
-        url, names = read_store(config)
-        store = StoreCheck(
-            url=url,
-            names=names,
-            configured=read_destinations(config).keys(),
-            lease=read_relay_section(config).settings.lease,
-            clock=SystemClock() if clock is None else clock,
+        stores = read_stores(config)
+
+        def build(address: StoreAddress) -> StoreCheck:
+            return StoreCheck(
+                url=address.url,
+                names=address.names,
+                configured=read_destinations(config).keys(),
+                handed_off=list_handed_off(config),
+                lease=read_relay_section(config).settings.lease,
+                clock=SystemClock() if clock is None else clock,
+            )
+
+        return cls(
+            stores={name: build(address) for name, address in stores.named.items()},
+            destinations=list_served_destinations(config),
+            tenants=stores.tenants,
+            build=build,
         )
-        return cls(store=store, destinations=list_served_destinations(config))
 
     async def run(self, limit: TimeLimit, *, on_progress: Callable[[Examination], None] = lambda _: None) -> Report:
         """Run all checks at once. `on_progress` is called with each part when it is done."""
         # Brokers are asked about the topics that are in use. Only the store knows those.
         topics: asyncio.Future[Topics] = asyncio.get_running_loop().create_future()
 
-        async def examine_store() -> Examination:
-            result = await self.store.run(limit)
-            topics.set_result(result.topics)
-            return build_examination("store", str(self.store.url), result.findings)
+        checks, refused = await self._find_checks(limit)
+        slots = asyncio.Semaphore(_STORES_AT_ONCE)
+        found: dict[str, set[str]] = {}
+        left = len(checks)
+
+        async def examine_store(name: str, check: StoreCheck) -> Examination:
+            nonlocal left
+            async with slots:
+                result = await check.run(limit)
+            for destination, used in result.topics.items():
+                found.setdefault(destination, set()).update(used)
+            left -= 1
+            if not left:
+                topics.set_result({destination: sorted(used) for destination, used in found.items()})
+            about = "store" if len(checks) == 1 and self.tenants is None else f"store {name}"
+            return build_examination(about, str(check.url), result.findings)
 
         async def examine(one: ConfiguredDestination) -> Examination:
             async def read_topics() -> Sequence[str]:
@@ -108,9 +140,25 @@ class Doctor(msgspec.Struct, frozen=True, kw_only=True):
             on_progress(examination)
             return examination
 
-        parts = [examine_store(), *(examine(one) for one in self.destinations)]
-        return Report(await asyncio.gather(*map(report_progress, parts)))
+        if not checks:
+            topics.set_result({})
+        parts = [examine_store(*one) for one in checks.items()] + [examine(one) for one in self.destinations]
+        return Report([*refused, *await asyncio.gather(*map(report_progress, parts))])
 
+    async def _find_checks(self, limit: TimeLimit) -> tuple[Mapping[str, StoreCheck], Sequence[Examination]]:
+        """Return the checks of all stores, and what is wrong with the directory of tenants."""
+        if self.tenants is None or self.build is None:
+            return self.stores, []
+        try:
+            found = await limit.run(self.tenants.find(taken=self.stores))
+        except Exception as error:
+            return self.stores, [build_examination("tenants", "", [report_unusable_store(error)])]
+        findings = [report_unusable_store(ConfigError(sentence)) for sentence in found.refused]
+        refused = [build_examination("tenants", "", findings)] if findings else []
+        return {**self.stores, **{name: self.build(one) for name, one in found.stores.items()}}, refused
+
+
+_STORES_AT_ONCE: Final = 8
 
 # --- time limits ---
 
@@ -219,6 +267,8 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
     names: Names
     configured: Collection[str]
     """Destinations that are configured."""
+    handed_off: Sequence[DestinationSettings] = ()
+    """Destinations that another engine delivers."""
     lease: timedelta
     clock: Clock
     """This machine's."""
@@ -243,6 +293,7 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
                 "The settings": self._check_settings(store),
                 "The shape of the tables": self._check_tables(),
                 "The clock": self._check_clock(store),
+                "The hand-off": self._check_handoffs(store),
                 "What waits": self._check_messages(store),
             }
             results = await asyncio.gather(*(_run_check(limit, what, check) for what, check in checks.items()))
@@ -264,6 +315,18 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
             return StoreResult(findings=list(find_schema_differences(await schema.verify())))
         except StoreForbidden:
             return StoreResult(findings=[report_uncompared_tables()])
+        except (SchemaNewer, SchemaOutdated) as error:  # the store has opened: it may use them
+            return StoreResult(findings=[report_other_version(error)])
+
+    async def _check_handoffs(self, store: AnyStore) -> StoreResult:
+        if self.handed_off and not isinstance(store, HandoffStore):
+            return StoreResult(findings=[report_impossible_handoff(self.handed_off[0].name)])
+        logs: Any = store
+        checks = [
+            await logs.inspect_handoff(one.name, slot=build_slot_name(one), publication=build_publication_name(one))
+            for one in self.handed_off
+        ]
+        return StoreResult(findings=[finding for findings in checks for finding in findings])
 
     async def _check_clock(self, store: AnyStore) -> StoreResult:
         skews = [await _measure_skew(store, self.clock) for _ in range(_CLOCK_READS)]
@@ -277,6 +340,7 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
         findings = [
             *find_unserved_destinations(counts, known={*self.configured, *served}, limit=_COUNT_LIMIT),
             *find_pauses(await store.pauses(), counts=counts, limit=_COUNT_LIMIT),
+            *find_deferred_handoffs(counts, handed_off={one.name for one in self.handed_off}, limit=_COUNT_LIMIT),
         ]
         return StoreResult(findings=findings, topics=group_topics(counts))
 

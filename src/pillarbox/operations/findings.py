@@ -32,11 +32,13 @@ __all__ = [
     "ClockSkew",
     "find_clear_login",
     "find_clock_skew",
+    "find_deferred_handoffs",
     "find_pauses",
     "find_schema_differences",
     "find_unserved_destinations",
     "find_unshared_store",
     "find_unverified_store",
+    "report_impossible_handoff",
     "report_misconfigured_destination",
     "report_silent_destination",
     "report_unchecked",
@@ -133,6 +135,20 @@ def report_unusable_store(error: Exception) -> Finding:
     code, fix = next((known for kind, known in _STORE_ERRORS.items() if isinstance(error, kind)), _OTHER_STORE_ERROR)
     why = "A relay does not start with it, so nothing is delivered."
     return Finding(code=code, severity=Severity.CRITICAL, what=str(error), why=why, fix=fix)
+
+
+def report_other_version(error: SchemaNewer | SchemaOutdated) -> Finding:
+    """Report that the tables are of another version than this release's, and that it works with them."""
+    is_newer = isinstance(error, SchemaNewer)
+    return Finding(
+        code="store.schema-ahead" if is_newer else "store.schema-behind",
+        severity=Severity.INFO,
+        what=f"The tables are {'newer' if is_newer else 'older'} than this release, which works with them.",
+        why="Only neighbouring versions fit each other, so the next upgrade may not."
+        if is_newer
+        else "What the older tables lack is switched off.",
+        fix="Upgrade Pillarbox on this machine." if is_newer else "Run `pillarbox schema upgrade`.",
+    )
 
 
 def report_unchecked(what: str, error: Exception) -> Finding:
@@ -245,6 +261,35 @@ def find_unserved_destinations(counts: Sequence[Count], *, known: Collection[str
                 fix=f"Configure [destinations.{name}]; or correct the name where it is published, and discard these "
                 f"with `pillarbox messages discard --destination {name}`.",
             )
+
+
+def find_deferred_handoffs(counts: Sequence[Count], *, handed_off: Collection[str], limit: int) -> Iterator[Finding]:
+    """Find messages with a time to wait for, for a destination that another engine delivers at once."""
+    for name in sorted(handed_off):
+        waiting = sum(
+            count.count
+            for count in counts
+            if count.destination == name and count.state is State.PENDING and not count.due
+        )
+        if waiting:
+            yield Finding(
+                code="handoff.deferred-messages",
+                severity=Severity.WARNING,
+                what=f"{_format_waiting(waiting, limit)} for {name} until a later time, and {name} is handed off.",
+                why="The engine that reads the log does not wait: they were delivered when they were written.",
+                fix=f"Route messages with delay or deliver_at to a destination that a relay serves, and not to {name}.",
+            )
+
+
+def report_impossible_handoff(name: str) -> Finding:
+    """Report that a destination is handed off on a store whose log nobody can read for it."""
+    return Finding(
+        code="handoff.impossible",
+        severity=Severity.CRITICAL,
+        what=f"The destination {name} is handed off, and this store is not PostgreSQL.",
+        why="No relay serves it, and no engine can read its messages alone from the log.",
+        fix=f"Take `handoff` out of [destinations.{name}], and let a relay serve it.",
+    )
 
 
 def find_pauses(pauses: Sequence[Pause], *, counts: Sequence[Count], limit: int) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -59,6 +60,7 @@ _MAX_WAITING: Final = 10
 _JOURNAL_LIMIT: Final = 1_000
 NOT_GIVEN_UP: Final = "not given up, because the destination acknowledges nothing else, or its address takes nothing"
 _STATES: Final = ("sending", "failed", "skipped", "discarded")
+_NONE_HANDED_OFF: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NearFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +157,8 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     pause: Pause | None
     more: Sequence[str] = ()
     """Names of the counts that mean "or more"."""
+    handed_off_to: str | None = None
+    """Engine that delivers it from the log of the database; None if relays do."""
 
     @property
     def is_served(self) -> bool:
@@ -218,7 +222,7 @@ class Monitor:
     """Reads the status from a store.
 
     Its cost is bounded: a count reads at most `counted_to` rows, and a list has at most 50 entries. A claim is in the
-    list of the stuck ones after `stuck_after`.
+    list of the stuck ones after `stuck_after`. `handed_off` names the destinations that another engine delivers.
     """
 
     def __init__(
@@ -230,8 +234,10 @@ class Monitor:
         stuck_after: timedelta = STUCK_AFTER,
         near_failure: NearFailure | None = None,
         counted_to: int = _COUNT_LIMIT,
+        handed_off: Mapping[str, str] = _NONE_HANDED_OFF,
     ) -> None:
         self._store = store
+        self._handed_off = handed_off
         self._lease = lease
         self._window = window
         self._stuck_after = stuck_after
@@ -246,9 +252,10 @@ class Monitor:
         oldest = await store.oldest_due()
         rollups = await store.rollups(window=self._window)
         pauses = {pause.destination: pause for pause in await store.pauses()}
+        destinations = build_destinations(counts, oldest, rollups, registry, pauses, served=served)
         return Status(
             at=registry.now,
-            destinations=build_destinations(counts, oldest, rollups, registry, pauses, served=served),
+            destinations=[self._mark_handed_off(one) for one in destinations],
             relays=registry.relays,
             stuck=await store.claims(older_than=self._stuck_after, limit=_LIST_LIMIT),
             near_failure=await self._find_near_failure(counts),
@@ -257,6 +264,10 @@ class Monitor:
             counted_to=self._counted_to,
             window=self._window,
         )
+
+    def _mark_handed_off(self, one: DestinationStatus) -> DestinationStatus:
+        engine = self._handed_off.get(one.name)
+        return one if engine is None else msgspec.structs.replace(one, handed_off_to=engine)
 
     async def _find_near_failure(self, counts: Sequence[Count]) -> Sequence[Message]:
         found: list[Message] = []
@@ -361,6 +372,7 @@ def _build_destination(
         reachable=sum(name in relay.reachable for relay in registry.relays),
         lanes=len(registry.owners.get(name, {})),
         pause=pause,
+        handed_off_to=None,
     )
 
 

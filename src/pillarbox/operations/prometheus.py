@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from pillarbox import telemetry as names
 from pillarbox.clock import Clock, SystemClock
@@ -21,7 +22,7 @@ from pillarbox.message import SKIPPED_DESTINATION, Message
 from pillarbox.operations.monitor import Status
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["PrometheusConsumerTelemetry", "PrometheusTelemetry", "StatusCollector"]
+__all__ = ["PrometheusConsumerTelemetry", "PrometheusTelemetry", "StatusCollector", "StoresTelemetry"]
 
 try:
     from prometheus_client.core import (
@@ -46,8 +47,9 @@ class PrometheusTelemetry(Telemetry, Collector):
     its counters at 0, which Prometheus sees in its own series, and could not see in a sum.
     """
 
-    def __init__(self, *, process: str | None = None, clock: Clock | None = None) -> None:
-        self._labels = {} if process is None else {"process": process}
+    def __init__(self, *, process: str | None = None, store: str | None = None, clock: Clock | None = None) -> None:
+        labels = {"process": process, "store": store}
+        self._labels = {name: value for name, value in labels.items() if value is not None}
         self._clock = clock or SystemClock()
         self._delivered: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -91,7 +93,7 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._blocked[destination] -= 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric. The labels are destination and process: there are few, and their names are no secret."""
+        """Yield every metric. The labels are destination, process and store: their names are no secret."""
         for family in self._collect():
             if self._labels:
                 family.samples = [one._replace(labels=one.labels | self._labels) for one in family.samples]
@@ -119,6 +121,75 @@ class PrometheusTelemetry(Telemetry, Collector):
         for name in sorted({*self._blocked, *self._delivered} - {SKIPPED_DESTINATION}):
             gauge.add_metric([name], float(self._blocked[name]))
         yield gauge
+
+
+_MOST_STORES: Final = 200
+"""Stores with series of their own. Those of all others are added up: Prometheus keeps each for weeks."""
+_OTHERS: Final = "(others)"
+
+
+class StoresTelemetry(Collector):
+    """Counts what the relays of many stores do, and tells which stores are served. The label `store` is bounded.
+
+    `stores` returns the name of every store, and whether it is served.
+    """
+
+    def __init__(self, stores: Callable[[], Mapping[str, bool]], *, process: str | None = None) -> None:
+        self._stores = stores
+        self._process = process
+        self._own: dict[str, PrometheusTelemetry] = {}
+        self._statuses: Mapping[str, Status] = {}
+
+    def get(self, store: str) -> PrometheusTelemetry:
+        """Return the telemetry of one store; for those above the bound, the one that counts them together."""
+        name = self._choose_label(store)
+        if name not in self._own:
+            self._own[name] = PrometheusTelemetry(process=self._process, store=name)
+        return self._own[name]
+
+    def _choose_label(self, store: str) -> str:
+        return store if store in self._own or len(self._own) < _MOST_STORES else _OTHERS
+
+    def set_statuses(self, statuses: Mapping[str, Status]) -> None:
+        """Note what the tables hold."""
+        self._statuses = statuses
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for child in list(self._own.values()):
+            _merge(families, child.collect())
+        for name, status in self._statuses.items():
+            if self._choose_label(name) == _OTHERS:
+                continue
+            collector = StatusCollector()
+            collector.status = status
+            _merge(families, collector.collect(), labels={"store": name})
+        yield from families.values()
+        yield from self._collect_stores()
+
+    def _collect_stores(self) -> Iterator[Metric]:
+        process = {} if self._process is None else {"process": self._process}
+        served = self._stores()
+        up = GaugeMetricFamily(names.STORE_UP, "1 while a store is served by this relay.", labels=["store", *process])
+        for name, is_served in sorted(served.items())[:_MOST_STORES]:
+            up.add_metric([name, *process.values()], float(is_served))
+        yield up
+        count = GaugeMetricFamily(names.STORES, "Stores of this relay.", labels=["served", *process])
+        for is_served in (True, False):
+            found = sum(value is is_served for value in served.values())
+            count.add_metric([str(is_served).lower(), *process.values()], float(found))
+        yield count
+
+
+def _merge(families: dict[str, Metric], more: Iterable[Metric], *, labels: Mapping[str, str] | None = None) -> None:
+    """Add samples to the families of the same name: a page has each family once."""
+    for family in more:
+        if labels:
+            family.samples = [one._replace(labels={**one.labels, **labels}) for one in family.samples]
+        if family.name in families:
+            families[family.name].samples += family.samples
+        else:
+            families[family.name] = family
 
 
 class _Histograms:
@@ -187,7 +258,10 @@ class StatusCollector(Collector):
         status = self.status
         if status is None:
             return
-        destinations = [one for one in status.destinations if one.name != SKIPPED_DESTINATION]
+        # What is handed off is open until it is pruned: its figures would say that nobody delivers it.
+        destinations = [
+            one for one in status.destinations if one.name != SKIPPED_DESTINATION and one.handed_off_to is None
+        ]
         # Untyped: its name, which others know, ends as only the parts of a histogram may.
         unsent = UnknownMetricFamily(names.UNSENT, "Messages that are due or being sent.", labels=["destination"])
         for one in destinations:

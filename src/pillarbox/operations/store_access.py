@@ -16,11 +16,13 @@ __all__ = ["run_on_store"]
 T = TypeVar("T")
 
 
-def run_on_store(url: StoreUrl, action: Callable[[Store], Awaitable[T]], *, names: Names) -> T:
+def run_on_store(
+    url: StoreUrl, action: Callable[[Store], Awaitable[T]], *, names: Names, reads_only: bool = False
+) -> T:
     """Open the store, await the action with it, close it, and return the action's result."""
 
     async def run() -> T:
-        store = open_store(url, names=names, asks_only=True)
+        store = open_store(url, names=names, asks_only=True, reads_only=reads_only)
         await store.open()
         try:
             return await action(store)

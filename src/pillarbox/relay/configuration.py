@@ -14,22 +14,27 @@ from pillarbox.brokers.settings import parse_transport_url
 from pillarbox.config import (
     Config,
     Section,
-    StoreSettings,
     build_section,
     check_key,
     merge_layers,
     read_destination_layers,
     read_layers,
     read_section,
-    read_store_section,
 )
 from pillarbox.contracts.transport import Transport
 from pillarbox.durations import FOREVER
 from pillarbox.errors import ConfigError, MissingExtra, UnknownDestination
-from pillarbox.message import SKIPPED_DESTINATION, Names, check_destination
+from pillarbox.message import SKIPPED_DESTINATION, check_destination
 from pillarbox.redaction import expand_variables, redact
+from pillarbox.relay.addresses import read_store, read_stores
 from pillarbox.relay.relay import Destination
-from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings, check_dead_letters
+from pillarbox.relay.settings import (
+    DestinationSettings,
+    ProcessSettings,
+    RelaySettings,
+    SharingSettings,
+    check_dead_letters,
+)
 from pillarbox.settings import (
     DEFAULT_ORIGIN,
     ConfigOrigin,
@@ -41,7 +46,6 @@ from pillarbox.settings import (
     parse_value,
     suggest_nearest,
 )
-from pillarbox.stores.urls import StoreUrl, parse_store_url
 
 __all__ = [
     "OWN_FIELDS",
@@ -51,22 +55,26 @@ __all__ = [
     "TransportOptions",
     "check_durations",
     "destination_from_url",
+    "list_handed_off",
     "list_served_destinations",
     "read_destinations",
     "read_process_section",
     "read_relay_section",
     "read_served_names",
+    "read_sharing_section",
     "read_store",
+    "read_stores",
 ]
 
 OWN_FIELDS: Final = list_fields(DestinationSettings, without=("name",))
 """Options of a destination itself. All others in its table are options of its transport."""
-SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path != ("dead_letter",))
+_NEVER_SHARED: Final = frozenset({"dead_letter", "handoff", "handoff_slot", "handoff_publication"})
+SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path[0] not in _NEVER_SHARED)
 """Options of a destination that `[relay]` may set for all destinations."""
 
 _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
-_EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED, *list_fields(ProcessSettings))
+_EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED, *list_fields(ProcessSettings), *list_fields(SharingSettings))
 _MAY_BE_FOREVER: Final = frozenset(
     {"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "rollups", "give_up_after"}
 )
@@ -84,8 +92,14 @@ def read_relay_section(config: Config) -> Section[RelaySettings]:
 
 def read_process_section(config: Config) -> Section[ProcessSettings]:
     """Read the number of processes, which is in the table of the relay."""
-    beside = (*list_fields(RelaySettings), *SHARED_FIELDS, _SERVED)
+    beside = (*list_fields(RelaySettings), *SHARED_FIELDS, _SERVED, *list_fields(SharingSettings))
     return read_section(config, ProcessSettings, at=_AT, beside=beside)
+
+
+def read_sharing_section(config: Config) -> Section[SharingSettings]:
+    """Read what the relays of several stores have together, which is in the table of the relay."""
+    beside = (*list_fields(RelaySettings), *SHARED_FIELDS, _SERVED, *list_fields(ProcessSettings))
+    return read_section(config, SharingSettings, at=_AT, beside=beside)
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -125,27 +139,6 @@ def _read_layers(config: Config) -> Sequence[Layer]:
     return read_layers(config, [*list_fields(RelaySettings), *_EXTRA_FIELDS], at=_AT)
 
 
-_STORE_OPTIONS: Final = ("keep", "pooler", "synchronous")
-
-
-def read_store(config: Config) -> tuple[StoreUrl, Names]:
-    """Read the URL of the store, and the names of its tables."""
-    settings = read_store_section(config).settings
-    if settings.url is None:
-        raise ConfigError(
-            "No store is configured: give --store URL, set PILLARBOX_STORE, or write a url under [store] in the file."
-        )
-    url = expand_variables(settings.url.strip(), config.environ)
-    url += _build_query(settings, prefix="&" if "?" in url else "?")
-    return parse_store_url(url, environ=config.environ), Names(settings.schema, settings.prefix)
-
-
-def _build_query(settings: StoreSettings, *, prefix: str) -> str:
-    """Write the options beside the URL as a query. `parse_store_url` refuses one that the URL has too."""
-    pairs = [f"{name}={value}" for name in _STORE_OPTIONS if (value := getattr(settings, name)) is not None]
-    return f"{prefix}{'&'.join(pairs)}" if pairs else ""
-
-
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
 _SECRET: Final = re.compile(r"pass|pwd|secret|token|key|credential|auth|login|dsn", re.IGNORECASE)
 _BY_REFERENCE: Final = ("env:", "file:")
@@ -165,7 +158,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     def build_transport(self) -> Transport:
         """Build the transport, not yet connected. A `ConfigError` names the destination, and no secret."""
         try:
-            return transport_from_url(self._expand_url(), options=self._nest_options())
+            return transport_from_url(self.expand_url(), options=self._nest_options())
         except MissingExtra:
             raise
         except ConfigError as error:
@@ -187,7 +180,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
             return None
         text = str(self.url.value)
         try:
-            return str(parse_transport_url(self._expand_url(), options={}))
+            return str(parse_transport_url(self.expand_url(), options={}))
         except ConfigError:
             return text if _REFERENCE.fullmatch(text) else "***"
 
@@ -196,7 +189,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
         for path, given in sorted(self.options.items()):
             yield path, _redact_value(path, given.value)
 
-    def _expand_url(self) -> str:
+    def expand_url(self) -> str:
         """Return the URL with the environment variables for its `${NAME}`."""
         if self.url is None:
             raise ConfigError("It has no url.")
@@ -275,7 +268,7 @@ def read_destinations(config: Config) -> Mapping[str, ConfiguredDestination]:
 
 
 def list_served_destinations(config: Config) -> Sequence[ConfiguredDestination]:
-    """List the destinations that the relay should serve: those named in its settings, or all."""
+    """List the destinations that the relay should serve: those named in its settings, or all but those handed off."""
     names, known = read_served_names(config).names, read_destinations(config)
     if not known:
         raise ConfigError(
@@ -285,7 +278,17 @@ def list_served_destinations(config: Config) -> Sequence[ConfiguredDestination]:
     for name in names:
         if name not in known:
             raise UnknownDestination(f"There is no destination {name}: {suggest_nearest(name, known)}.")
-    return [known[name] for name in names or known]
+        if (engine := known[name].section.settings.handoff) is not None:
+            raise ConfigError(
+                f"The destination {name} is handed off to {engine}, and a relay beside it would deliver everything "
+                "twice: leave it out here, or take `handoff` out of its settings once the connector is gone."
+            )
+    return [known[name] for name in names or known if known[name].section.settings.handoff is None]
+
+
+def list_handed_off(config: Config) -> Sequence[DestinationSettings]:
+    """List the destinations that another engine delivers."""
+    return [one.section.settings for one in read_destinations(config).values() if one.section.settings.handoff]
 
 
 def _build_destination(

@@ -75,9 +75,12 @@ class DestinationState:
         """In the last outage the destination answered, and acknowledged nothing."""
         self._refused_since: set[int] = set()
         """Messages that it did not acknowledge since it last acknowledged something."""
+        self._key_share = _KEY_SHARE_OF_RUNS if has_runs else _KEY_SHARE
+        self.window = settings.window
+        """Most messages in flight: the setting, or less where several stores share one window."""
         self.ordering = LaneOrdering(
             window=settings.window,
-            key_share=settings.window // (_KEY_SHARE_OF_RUNS if has_runs else _KEY_SHARE),
+            key_share=settings.window // self._key_share,
             window_bytes=settings.window_bytes,
             skips_keys=store.features.skips_keys,
         )
@@ -113,8 +116,21 @@ class DestinationState:
     def reopen(self) -> None:
         """Send again, if nothing else forbids it: with the full window, from the start of every lane."""
         if self.is_open:
-            self.ordering.window = self.settings.window
+            self.ordering.window = self.window
             self.ordering.reopen()
+            self.read_event.set()
+
+    def resize(self, *, window: int, window_bytes: int) -> None:
+        """Change the window to a share of one that several stores have together."""
+        window = min(window, self.settings.window)
+        window_bytes = min(window_bytes, self.settings.window_bytes)
+        has_grown = window > self.window or window_bytes > self.ordering.window_bytes
+        probing = None if self.breaker.is_closed else self.ordering.window
+        self.window = window
+        self.ordering.resize(window=window, window_bytes=window_bytes, key_share=window // self._key_share)
+        if probing is not None:  # a probe has a window of its own, until the destination is open again
+            self.ordering.window = min(probing, window)
+        if has_grown:
             self.read_event.set()
 
     @property
@@ -124,7 +140,7 @@ class DestinationState:
 
     def begin_probe(self) -> None:
         """Let a few messages be read and claimed, of which one is sent."""
-        self.ordering.window = min(_PROBE_CANDIDATES, self.settings.window)
+        self.ordering.window = min(_PROBE_CANDIDATES, self.window)
         self.ordering.reopen()
 
     def open_breaker(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from pillarbox.clock import Clock
-from pillarbox.contracts.store import Action, Registry, RelayInfo, RelayStore
+from pillarbox.contracts.store import Action, Registry, RegistryDigestStore, RelayInfo, RelayStore
 from pillarbox.errors import StoreError
 from pillarbox.message import PARTITIONS
 from pillarbox.relay.journal import Note
@@ -29,6 +31,17 @@ _TAKEOVERS: Final = 4
 _RENEWALS: Final = 3
 _RETRIES: Final = 20
 """Renewals per lease, and attempts per lease while they fail."""
+_JITTER: Final = 0.5
+"""Part of a wait that is drawn. Relays that started together, or waited together for a database that was away, would
+otherwise ask together for ever; with less, they would for a long time."""
+_CROWD: Final = 500
+"""Live relays above which each looks at the registry more seldom, so that all together do not look more often."""
+_LONGEST_WATCH: Final = 1.1
+"""Average seconds between two looks at the registry, however many relays there are: a takeover begins soon after."""
+_LEASES_TO_READ: Final = 6
+"""Leases after which the registry is read though its digest is the same."""
+_RING: Final = 2**128
+"""Ids of relays are on a ring of this length."""
 _MAX_RECOVERED_CLAIMS: Final = 1_000
 """Claim numbers reserved for one takeover. It needs one per count of strikes; other claims are made meanwhile."""
 
@@ -50,9 +63,11 @@ class Heartbeat:
         telemetry: Telemetry,
         reachable: Callable[[], list[str]],
         progress: Callable[[], float],
+        dice: Random | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
+        self._dice = dice or Random()  # noqa: S311 - no secret
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry
@@ -96,16 +111,43 @@ class Heartbeat:
         self._lease.extend(sent_at)
 
     async def run(self) -> None:
-        """Renew three times per lease. Raise `LeaseLost` when the lease ran out for lack of renewals.
+        """Renew at least three times per lease. Raise `LeaseLost` when the lease ran out for lack of renewals.
 
         A renewal that failed is repeated soon: its connection was replaced, or will be.
         """
         lease = self._settings.lease.total_seconds()
         while True:
-            await asyncio.sleep(lease / (_RETRIES if self._is_late else _RENEWALS))
+            wait = lease / (_RETRIES if self._is_late else _RENEWALS)
+            await asyncio.sleep(wait * (1 - _JITTER * self._dice.random()))
             await self.run_once()
             if not self._lease.may_act(self._clock.monotonic()):
                 raise LeaseLost("the lease ran out")
+
+
+class _KnownRegistry:
+    """The registry as it was read last, and what a relay made of it."""
+
+    def __init__(
+        self,
+        digest: object = None,
+        read_at: float = 0.0,
+        registry: Registry | None = None,
+        targets: Mapping[str, int] | None = None,
+    ) -> None:
+        self.digest = digest
+        self.read_at = read_at
+        self.registry = registry
+        self.targets = targets or {}
+        self.free_since: dict[str, dict[int, float]] = {}
+        """Since when the lanes of each destination that nobody owns are free, as this relay saw it."""
+        self.adopted: dict[str, int] = {}
+        """Lanes above its share that it keeps, because nobody else took them."""
+        self.settled: Mapping[str, frozenset[int]] | None = None
+        """Lanes that the relay owned when there was nothing to move; None if there was."""
+
+    @property
+    def relays(self) -> int:
+        return 0 if self.registry is None else len(self.registry.relays)
 
 
 class Rebalancer:
@@ -121,6 +163,7 @@ class Rebalancer:
         clock: Clock,
         telemetry: Telemetry,
         note: Note | None = None,
+        dice: Random | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -131,28 +174,44 @@ class Rebalancer:
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry
+        self._dice = dice or Random()  # noqa: S311 - no secret
+        self._known = _KnownRegistry()
         self.progress = LoopProgress(clock)
 
     async def run(self) -> None:
+        is_first = True
         while True:
             with self.progress.wait_for_store():
                 try:
                     await self.run_once()
                 except StoreError as error:
                     self._telemetry.on_store_failed("watching the registry", error)
-            await asyncio.sleep(self._settings.watch_interval.total_seconds())
+            await asyncio.sleep(self._draw_wait(is_first=is_first))
+            is_first = False
+
+    def _draw_wait(self, *, is_first: bool) -> float:
+        """Draw the time until the next look: longer where very many relays look, and never the same for all.
+
+        After the first look it may be any part of that, so that relays which started together look at different times.
+        """
+        every = self._settings.watch_interval.total_seconds()
+        crowd = max(1.0, self._known.relays / _CROWD)
+        average = max(every, min(every * crowd, _LONGEST_WATCH))
+        return average * (self._dice.random() if is_first else 1 + _JITTER * (self._dice.random() - 0.5))
 
     async def run_once(self) -> None:
         """Follow pauses and probes, hand surplus lanes over, take free ones."""
         await self._follow_requests()
         owned = {name: frozenset(pipeline.state.epochs) for name, pipeline in self._pipelines.items()}
-        registry = await self._store.registry(lease=self._settings.lease)
-        targets = compute_targets(registry, self._lease.relay_id, max_lanes=self._settings.max_lanes)
+        found = await self._read_registry(owned)
+        if found is None:
+            return
+        registry, targets = found
         slots = asyncio.Semaphore(_TAKEOVERS)
 
-        async def rebalance(name: str, pipeline: Pipeline) -> None:
+        async def rebalance(name: str, pipeline: Pipeline) -> bool:
             async with slots:
-                await self._rebalance(pipeline, registry, target=targets.get(name, 0), owned_before=owned[name])
+                return await self._rebalance(pipeline, registry, target=targets.get(name, 0), owned_before=owned[name])
 
         # All are waited for: a takeover that is cut off would leave lanes behind that nobody serves for a while.
         ended = await asyncio.gather(
@@ -161,6 +220,31 @@ class Rebalancer:
         for error in ended:
             if isinstance(error, BaseException):
                 raise error
+        if not any(ended):
+            self._known.settled = owned
+
+    async def _read_registry(self, owned: Mapping[str, frozenset[int]]) -> tuple[Registry, Mapping[str, int]] | None:
+        """Return the registry and this relay's shares; None if nothing has changed since all was as it should be.
+
+        A digest says whether it has changed. Now and then it is read all the same.
+        """
+        known, now = self._known, self._clock.monotonic()
+        digest: object = None
+        if isinstance(self._store, RegistryDigestStore):
+            # Before the registry: what changes between the two is seen at the next look.
+            digest = await self._store.registry_digest(lease=self._settings.lease)
+            is_same = digest == known.digest and now < known.read_at + _LEASES_TO_READ * self._lease.duration
+            if is_same and owned == known.settled:
+                return None
+            if is_same and known.registry is not None:
+                return known.registry, known.targets
+        registry = await self._store.registry(lease=self._settings.lease)
+        targets = compute_targets(registry, self._lease.relay_id, max_lanes=self._settings.max_lanes)
+        before, self._known = known, _KnownRegistry(digest, now, registry, targets)
+        self._known.free_since = before.free_since
+        if before.targets == targets:
+            self._known.adopted = before.adopted
+        return registry, targets
 
     async def _follow_requests(self) -> None:
         requests = {request.destination: request for request in await self._store.requests()}
@@ -178,9 +262,14 @@ class Rebalancer:
 
     async def _rebalance(
         self, pipeline: Pipeline, registry: Registry, *, target: int, owned_before: frozenset[int]
-    ) -> None:
-        """Move towards an even share. A lane owned when the registry was read may have been released since."""
+    ) -> bool:
+        """Move towards an even share; return whether there was something to move.
+
+        A lane owned when the registry was read may have been released since.
+        """
         owners = registry.owners.get(pipeline.state.name, {})
+        if target:
+            target = self._adopt_orphans(pipeline, owners, target=target)
         assignment = plan_assignment(owners, relay_id=self._lease.relay_id, owned=pipeline.lanes, target=target)
         if assignment.release:
             pipeline.revoke(assignment.release)
@@ -188,6 +277,25 @@ class Rebalancer:
         # A relay that stops would hold the lanes and serve none of them until it has drained.
         if take and not pipeline.state.is_stopping and self._lease.may_act(self._clock.monotonic()):
             await self._take(pipeline, take)
+        # With lanes that are free it is not settled either: they may become orphans.
+        return assignment != Assignment() or len(owned_before) != target or len(owners) < PARTITIONS
+
+    def _adopt_orphans(self, pipeline: Pipeline, owners: Mapping[int, UUID], *, target: int) -> int:
+        """Return the target, raised by lanes that were free for a whole lease.
+
+        Whose share they are does not take them: it counts shares differently, as an older release does, or hangs. What
+        was adopted is kept until the relays are others.
+        """
+        name, now = pipeline.state.name, self._clock.monotonic()
+        free = {partition for partition in range(PARTITIONS) if partition not in owners} - pipeline.lanes.keys()
+        before = self._known.free_since.get(name, {})
+        since = self._known.free_since[name] = {partition: before.get(partition, now) for partition in free}
+        orphans = sum(now - at >= self._settings.lease.total_seconds() for at in since.values())
+        adopted = self._known.adopted[name] = min(
+            self._known.adopted.get(name, 0), max(0, len(pipeline.lanes) - target)
+        ) + orphans  # fmt: skip
+        most = self._settings.max_lanes
+        return target + adopted if most is None else min(target + adopted, most)
 
     async def _take(self, pipeline: Pipeline, partitions: list[int]) -> None:
         name = pipeline.state.name
@@ -232,37 +340,51 @@ def compute_targets(registry: Registry, relay_id: UUID, *, max_lanes: int | None
     me = next((relay for relay in registry.relays if relay.relay_id == relay_id), None)
     mine = frozenset(me.destinations) if me is not None else frozenset[str]()
     # Relays of one service are alike, and there are few services: what they serve is looked at once.
-    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[UUID]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
     for relay in registry.relays:
-        alike.setdefault((tuple(relay.destinations), tuple(relay.reachable)), []).append(relay.relay_id)
+        alike.setdefault((tuple(relay.destinations), tuple(relay.reachable)), []).append(relay.relay_id.int)
     serving: dict[str, list[_Peers]] = {name: [] for name in mine}
     able: dict[str, list[_Peers]] = {name: [] for name in mine}
-    for (destinations, reachable), relay_ids in alike.items():
-        peers = _Peers(len(relay_ids), sum([other < relay_id for other in relay_ids]), relay_id in relay_ids)
+    for (destinations, reachable), numbers in alike.items():
+        peers = _Peers(sorted(numbers), relay_id.int in numbers)
         served = mine.intersection(destinations)
         for name in served:
             serving[name].append(peers)
         for name in served.intersection(reachable):
             able[name].append(peers)
-    shares = {name: _compute_share(able[name] or serving[name]) for name in mine}
+    starts = _spread_starts({name for destinations, _ in alike for name in destinations})
+    shares = {name: _compute_share(able[name] or serving[name], relay_id.int, start=starts[name]) for name in mine}
     return shares if max_lanes is None else {name: min(share, max_lanes) for name, share in shares.items()}
 
 
 class _Peers(NamedTuple):
-    """Relays that are alike, as one relay sees them."""
+    """Relays that are alike."""
 
-    size: int
-    before: int
-    """How many of them come before that relay."""
+    numbers: Sequence[int]
+    """Their ids, sorted."""
     has_me: bool
 
+    def count_between(self, start: int, end: int) -> int:
+        """Count those from `start` up to `end` on the ring of ids, without `end`."""
+        below_start, below_end = bisect_left(self.numbers, start), bisect_left(self.numbers, end)
+        return below_end - below_start + (len(self.numbers) if end < start else 0)
 
-def _compute_share(groups: Sequence[_Peers]) -> int:
+
+def _spread_starts(names: Collection[str]) -> Mapping[str, int]:
+    """Return the place on the ring of relay ids where each destination begins to give its odd lanes away.
+
+    They are far apart. If all began at the same relay, that one would get an odd lane of every destination; with more
+    relays than lanes, a few would get everything, and the others nothing.
+    """
+    return {name: place * _RING // len(names) for place, name in enumerate(sorted(names))}
+
+
+def _compute_share(groups: Sequence[_Peers], me: int, *, start: int) -> int:
     """Return how many lanes one of these relays gets: an even share, and the first ones one more for the rest."""
     if not any(peers.has_me for peers in groups):
         return 0
-    share, rest = divmod(PARTITIONS, sum(peers.size for peers in groups))
-    return share + (sum(peers.before for peers in groups) < rest)
+    share, rest = divmod(PARTITIONS, sum(len(peers.numbers) for peers in groups))
+    return share + (sum(peers.count_between(start, me) for peers in groups) < rest)
 
 
 def plan_assignment(owners: Mapping[int, UUID], *, relay_id: UUID, owned: Collection[int], target: int) -> Assignment:

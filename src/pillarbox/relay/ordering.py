@@ -117,9 +117,7 @@ class LaneOrdering:
         """False while the destination is down or paused: nothing more is sent."""
         self.must_read_blocked = False
         """The blocked keys must be read before the next lane: a person may have changed them in an outage or pause."""
-        self._key_share = max(1, key_share)
-        is_limited = window_bytes < NO_BYTE_LIMIT
-        self._key_share_bytes = max(1, window_bytes * self._key_share // window) if is_limited else NO_BYTE_LIMIT
+        self._set_key_share(key_share, window=window, window_bytes=window_bytes)
         self._skips_keys = skips_keys
         """The remainder of a hot key can stay in the table, because reads skip it; otherwise it is parked."""
         self._lanes: dict[int, LaneProgress] = {}
@@ -143,6 +141,18 @@ class LaneOrdering:
         self.reused_lanes: set[int] = set()
         """Lanes of a message in flight and of another one that a read found under the same id: the database lost
         commits. What is in flight exists no more, and stands in the way of what does."""
+
+    def _set_key_share(self, key_share: int, *, window: int, window_bytes: int) -> None:
+        self._key_share = max(1, key_share)
+        is_limited = window_bytes < NO_BYTE_LIMIT
+        self._key_share_bytes = max(1, window_bytes * self._key_share // window) if is_limited else NO_BYTE_LIMIT
+
+    def resize(self, *, window: int, window_bytes: int, key_share: int) -> None:
+        """Change the window. What is in flight beyond a smaller one stays; nothing is added until it fits."""
+        self.window = window
+        self._most = 2 * window
+        self.window_bytes = window_bytes
+        self._set_key_share(key_share, window=window, window_bytes=window_bytes)
 
     @property
     def partitions(self) -> list[int]:
@@ -682,19 +692,25 @@ class LaneOrdering:
         return batch
 
     def extend_runs(
-        self, batch: list[Message], limit: int, *, get_address: Callable[[Message], str | None] | None = None
+        self,
+        batch: list[Message],
+        limit: int,
+        *,
+        least: int = 1,
+        get_address: Callable[[Message], str | None] | None = None,
     ) -> list[Message]:
         """Let the next messages of the same keys go with those of `next_batch`; return at most `limit` in all.
 
-        Each run stands together, in id order. The addresses of messages are asked for only where there is a run.
+        Each run stands together, in id order. Only keys with at least so many messages behind the next one have runs.
+        The addresses of messages are asked for only where there is a run.
         """
         room, keys = limit - len(batch), self._keys
-        if room <= 0 or not any(message.key is not None and keys[message.key].behind for message in batch):
+        if room <= 0 or not any(m.key is not None and len(keys[m.key].behind) >= least for m in batch):
             return batch
         extended: list[Message] = []
         for message in batch:
             extended.append(message)
-            if room > 0 and message.key is not None and (queue := keys[message.key]).behind:
+            if room > 0 and message.key is not None and len((queue := keys[message.key]).behind) >= least:
                 run = self._choose_run(message, queue, room, get_address)
                 extended += run
                 room -= len(run)

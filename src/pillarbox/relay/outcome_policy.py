@@ -119,15 +119,18 @@ class OutcomePolicy:
         self.acknowledged += len(result.delivered)
         if result.delivered:
             self._acknowledged_at = now
-            self._rejections = 0
             for message in result.delivered if self._baselines or self._lone_baselines or self._tries else ():
                 self._forget(message.id)
                 self._lone_baselines.pop(message.id, None)
         if len(result.delivered) < len(messages):
             for message, outcome in zip(messages, outcomes, strict=True):
-                if not outcome.delivered and not outcome.lost:
+                if outcome.delivered:
+                    self._rejections = 0  # in the order of the answers: rejections among acknowledgements are no row
+                elif not outcome.lost:
                     dice = (dice + _GOLDEN) % 1
                     self._evaluate_failure(message, _sanitize(outcome), result, began=began, dice=dice, now=now)
+        elif result.delivered:
+            self._rejections = 0
         return result
 
     def _evaluate_failure(

@@ -16,8 +16,9 @@ from pillarbox.relay.lease import LoopProgress
 from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff, wait_for_event
 from pillarbox.relay.reader import Reader
-from pillarbox.relay.sender import Sender
+from pillarbox.relay.sender import RateLimit, Sender
 from pillarbox.relay.settings import DEFAULT_SETTINGS, RelaySettings
+from pillarbox.relay.shares import Demand
 
 __all__ = ["Pipeline", "Settler"]
 
@@ -40,8 +41,11 @@ class Pipeline:
         open_transport: Callable[[], Transport],
         backoff: PollBackoff,
         settings: RelaySettings = DEFAULT_SETTINGS,
+        rate: RateLimit | None = None,
+        pace: float = 1.0,
     ) -> None:
         self.state = state
+        self._tick = _TICK * pace
         self._patience = settings.lease.total_seconds()
         """Seconds for which the destination may be down for this relay before relays that reach it are preferred."""
         self._transport = transport
@@ -50,7 +54,9 @@ class Pipeline:
             state, transport=transport, backoff=backoff, retry_interval=settings.retry_interval,
             sends_first=settings.sends_first,
         )  # fmt: skip
-        self._sender = Sender(state, transport=transport, open_transport=open_transport, lone_cap=settings.lone_cap)
+        self._sender = Sender(
+            state, transport=transport, open_transport=open_transport, lone_cap=settings.lone_cap, rate=rate
+        )
         self._settler = Settler(state)
         self._releases: dict[int, float] = {}
         """Lanes being handed over, and until when their messages in flight are waited for."""
@@ -98,6 +104,12 @@ class Pipeline:
     def is_idle(self) -> bool:
         """Nothing is in flight, and the last rounds found nothing that could be sent now."""
         return self.reader.empty_rounds >= _IDLE_ROUNDS and not self.state.ordering.in_flight
+
+    def measure_demand(self) -> Demand:
+        """Return what is in flight, and whether there would be more if there were room."""
+        ordering = self.state.ordering
+        wants = self.backoff.is_full or self.backoff.is_busy or ordering.in_flight > 0
+        return Demand(ordering.in_flight, ordering.bytes_in_flight, wants)
 
     def wake(self) -> None:
         """Read now, and often for a while: there is something new."""
@@ -165,7 +177,7 @@ class Pipeline:
     async def _run_sender(self) -> None:
         state = self.state
         while True:
-            await wait_for_event(state.send_event, _TICK)
+            await wait_for_event(state.send_event, self._tick)
             state.send_event.clear()
             if delay := self._sender.send_ready():
                 await asyncio.sleep(delay)
@@ -174,7 +186,7 @@ class Pipeline:
     async def _run_settler(self) -> None:
         state = self.state
         while True:
-            await wait_for_event(state.settle_event, _TICK)
+            await wait_for_event(state.settle_event, self._tick)
             with self.progress.wait_for_store():
                 while await self._settler.run_once() and state.may_act():
                     pass

@@ -159,7 +159,9 @@ class WakeupArming:
         wakeups: Wakeups,
         publish: Callable[[], Awaitable[None]],
         poll: Callable[[], None],
+        pace: float = 1.0,
     ) -> None:
+        self._interval = _INTERVAL * pace
         self._backoffs = list(backoffs)
         self._wakeups = wakeups
         self._publish = publish
@@ -175,7 +177,7 @@ class WakeupArming:
     async def run(self) -> None:
         while True:
             await self.run_once()
-            await wait_for_event(self._hurry, _INTERVAL)
+            await wait_for_event(self._hurry, self._interval)
 
     def on_notification(self) -> None:
         """Count a notification of a writer that committed."""

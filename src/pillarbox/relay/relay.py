@@ -38,12 +38,15 @@ from pillarbox.relay.membership import Heartbeat, LeaseLost, Rebalancer
 from pillarbox.relay.outcome_policy import OutcomePolicy, SkipPolicy
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.polling import PollBackoff, SharedPoll, WakeupArming
+from pillarbox.relay.schema_watch import SchemaWatch
+from pillarbox.relay.sender import RateLimit
 from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty, RelaySettings, check_dead_letters
+from pillarbox.relay.shares import Demand, Window
 from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
-from pillarbox.telemetry import LoggingTelemetry, Telemetry
+from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 
-__all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth"]
+__all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth", "Sharing"]
 
 _IDLE_INTERVAL: Final = 0.02
 _WOKEN_SINGLY: Final = 8
@@ -65,11 +68,29 @@ _LONGEST_WAIT: Final = 2.0
 class Destination(msgspec.Struct, frozen=True):
     """Destination to serve: a factory of its transport, and its settings.
 
-    `transport` is called once when the relay starts, and again for each connection on which suspects are sent.
+    `transport` is called once when the relay starts, and again for each connection on which suspects are sent, unless
+    `suspect_transport` is there for these.
     """
 
     transport: Callable[[], Transport]
     settings: DestinationSettings = DestinationSettings()
+    suspect_transport: Callable[[], Transport] | None = None
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts that the relays of several stores in one process have in common."""
+
+    pace: float = 1.0
+    """How many times slower the loops of an idle relay turn."""
+    rates: Mapping[str, RateLimit] = {}
+    """Limits of messages per second, by destination."""
+    duty_slots: asyncio.Semaphore | None = None
+    """As many duties run at once. None: each as it comes."""
+    first_window: Window | None = None
+    """Window of each destination until `resize` gives it its share. None: that of its settings, for good."""
+
+
+_ALONE: Final = Sharing()
 
 
 class RelayHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +131,7 @@ class Relay:
         archive: Archive | None = None,
         labels: Mapping[str, str] | None = None,
         seed: int | None = None,
+        sharing: Sharing = _ALONE,
     ) -> None:
         if isinstance(destinations, Mapping):
             from pillarbox.relay.configuration import destination_from_url
@@ -123,8 +145,11 @@ class Relay:
         self._settings = settings
         self._labels = settings.labels if labels is None else check_labels(labels)
         self._clock = clock or SystemClock()
-        self._telemetry = telemetry or LoggingTelemetry()
+        telemetry = telemetry or LoggingTelemetry()
+        self._schema_watch = SchemaWatch(self._store, interval=settings.lease.total_seconds(), telemetry=telemetry)
+        self._telemetry = CompositeTelemetry(telemetry, self._schema_watch)
         self._archive = archive
+        self._sharing = sharing
         self._dice = random.Random(seed)  # noqa: S311
         self._stop = asyncio.Event()
         self._once = False
@@ -172,6 +197,10 @@ class Relay:
     # --- from outside ---
 
     @property
+    def telemetry(self) -> Telemetry:
+        return self._telemetry
+
+    @property
     def health(self) -> RelayHealth:
         """Its health as this process sees it; the tables hold the rest. Safe to read from another thread."""
         relay_id, probe = self.relay_id, self._probe
@@ -182,6 +211,21 @@ class Relay:
             lease=self._settings.lease,
             optional=self._optional,
         )
+
+    @property
+    def owns_lanes(self) -> bool:
+        """True once it has taken lanes of any destination."""
+        return any(pipeline.lanes for pipeline in self._pipelines.values())
+
+    def measure_demand(self) -> Mapping[str, Demand]:
+        """Return what each destination has in flight, and whether it would take more."""
+        return {name: pipeline.measure_demand() for name, pipeline in self._pipelines.items()}
+
+    def resize(self, windows: Mapping[str, Window]) -> None:
+        """Change the windows of destinations to their shares of what several stores have together."""
+        for name, window in windows.items():
+            if (pipeline := self._pipelines.get(name)) is not None:
+                pipeline.state.resize(window=window.messages, window_bytes=window.bytes)
 
     def stop(self) -> None:
         """Finish gracefully. `run` returns when it is done."""
@@ -219,7 +263,8 @@ class Relay:
         When the lease is lost, everything is dropped and the relay starts again under a new id.
 
         At the start it raises what a person must mend: a store that cannot be reached, tables that do not fit, a
-        missing right. Once it was in the registry, whatever the store refuses is waited for, with `once` for a lease.
+        missing right. Once it was in the registry, whatever the store refuses is waited for, with `once` for a lease,
+        except tables that were upgraded or downgraded to a version that this release may not use.
         """
         self._once = once
         self._probe = LoopProbe(asyncio.get_running_loop(), clock=self._clock)
@@ -250,6 +295,7 @@ class Relay:
             clock=self._clock,
             telemetry=self._telemetry,
             note=journal.add,
+            dice=self._dice,
         )
         heartbeat = Heartbeat(
             self._store,
@@ -261,13 +307,14 @@ class Relay:
             progress=lambda: min(
                 [rebalancer.progress.last_turn, *(p.progress.last_turn for p in self._pipelines.values())]
             ),
+            dice=self._dice,
         )
         if not await self._register(heartbeat, lease):
             return
         self._is_registered = True
         async with self._store.wakeups(self._on_notification) as wakeups:
             services: list[Coroutine[Any, Any, None]] = [heartbeat.run(), rebalancer.run(), *self._build_duties()]
-            services += [journal.run(), self._count_backlogs(lease)]
+            services += [journal.run(), self._count_backlogs(lease), self._schema_watch.run()]
             services += [pipeline.run() for pipeline in self._pipelines.values()]
             self._poll = SharedPoll(
                 {name: pipeline.reader for name, pipeline in self._pipelines.items()},
@@ -324,6 +371,7 @@ class Relay:
                 if self._once and self._clock.monotonic() >= until:
                     raise
                 self._telemetry.on_store_failed("registering", error)
+                await self._schema_watch.run_once()
                 await self._wait_for_stop(backoff.next_wait())
             else:
                 self._was_registered = True
@@ -419,7 +467,7 @@ class Relay:
             self._wake_readers(Pipeline.poll)
 
         backoffs = [pipeline.backoff for pipeline in self._pipelines.values()]
-        arming = WakeupArming(backoffs, wakeups=wakeups, publish=publish, poll=poll)
+        arming = WakeupArming(backoffs, wakeups=wakeups, publish=publish, poll=poll, pace=self._sharing.pace)
         return arming
 
     def _build_pipelines(self, lease: Lease) -> dict[str, Pipeline]:
@@ -452,14 +500,18 @@ class Relay:
             has_runs=transport.features.runs,
             note=None if self._journal is None else self._journal.add,
         )
+        if (first := self._sharing.first_window) is not None:
+            state.resize(window=first.messages, window_bytes=first.bytes)
         counts = transport.features.readiness if settings.readiness is None else settings.readiness
         self._optional = self._optional - {settings.name} if counts else self._optional | {settings.name}
         return Pipeline(
             state,
             transport=transport,
-            open_transport=destination.transport,
+            open_transport=destination.suspect_transport or destination.transport,
             backoff=PollBackoff(poll_interval=self._settings.poll_interval),
             settings=self._settings,
+            rate=self._sharing.rates.get(settings.name),
+            pace=self._sharing.pace,
         )
 
     def _find_reachable(self) -> list[str]:
@@ -489,7 +541,8 @@ class Relay:
         """Run a duty again and again. If it fails, for example in the user's own archive, delivery goes on."""
         while True:
             try:
-                await once()
+                async with self._sharing.duty_slots or contextlib.nullcontext():
+                    await once()
             except Exception as error:
                 self._telemetry.on_duty_failed(what, error)
             self._duties_begun.discard(what)

@@ -7,6 +7,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -29,6 +30,8 @@ _LEFT_UNSENT: Final = "the transport left it unsent, though no earlier message o
 
 _MANY_KEYS: Final = 100
 """With so many keys ready for a send, the next messages of each follow soon enough: a run costs more than it wins."""
+_LONG_QUEUE: Final = 16
+"""A key with so many messages behind its next one is sent in runs all the same, where runs are slow."""
 _FAR: Final = 0.05
 """Seconds that a send takes on average from which on runs are made of any number of keys."""
 _SHARE: Final = 0.1
@@ -53,6 +56,7 @@ class Sender:
         transport: Transport,
         open_transport: Callable[[], Transport],
         lone_cap: int,
+        rate: RateLimit | None = None,
     ) -> None:
         self._state = state
         self._transport = transport
@@ -65,8 +69,10 @@ class Sender:
         self._makes_runs = transport.features.runs and transport.features.addresses == (self._addressing is not None)
         """False too after the transport has broken its promise for runs."""
         self._send_seconds = 0.0
-        self._rate = RateLimit(state.settings.rate)
+        self._rate = RateLimit(state.settings.rate) if rate is None else rate
         self._sends: set[asyncio.Task[None]] = set()
+        self._sending = 0
+        """How many messages these have."""
         self._suspect_send: asyncio.Task[None] | None = None
         self._suspects_at: float | None = None
         """From when on suspects are sent though the destination has acknowledged nothing yet."""
@@ -91,15 +97,27 @@ class Sender:
             if batch:
                 task = asyncio.create_task(self._send(batch))
                 self._sends.add(task)
-                task.add_done_callback(self._sends.discard)
+                self._sending += len(batch)
+                task.add_done_callback(partial(self._forget_send, size=len(batch)))
         return 0.0
+
+    def _forget_send(self, task: asyncio.Task[None], *, size: int) -> None:
+        self._sends.discard(task)
+        self._sending -= size
 
     def _next_batch(self, limit: int) -> list[Message]:
         batch = self._state.ordering.next_batch(min(limit, self._most_keys))
-        if not self._makes_runs or (len(batch) >= _MANY_KEYS and self._send_seconds < _FAR):
+        if not self._makes_runs:
             return batch
+        is_slow = self._transport.features.slow_runs
+        on_their_way = len(batch) + (self._sending if is_slow else 0)
+        least = 1
+        if on_their_way >= _MANY_KEYS and self._send_seconds < _FAR:
+            if not is_slow:
+                return batch
+            least = _LONG_QUEUE
         get_address = None if self._addressing is None else self._get_run_address
-        return self._state.ordering.extend_runs(batch, limit, get_address=get_address)
+        return self._state.ordering.extend_runs(batch, limit, least=least, get_address=get_address)
 
     def _get_run_address(self, message: Message) -> str | None:
         """Return the address of a message that may be in a run. To a blocked one at most a single message goes."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,17 +15,29 @@ from pillarbox.errors import ConfigError
 from pillarbox.message import PARTITIONS, check_destination, check_labels
 from pillarbox.relay.outcome_policy import AfterFailure, MissingTopology
 from pillarbox.retry import DEFAULT_RETRY, RetryPolicy
+from pillarbox.stores.sharing import CONNECTIONS, LEAST_CONNECTIONS, THREADS
 
 __all__ = [
     "DEFAULT_DUTIES",
     "DEFAULT_SETTINGS",
     "DestinationSettings",
     "Duty",
+    "Handoff",
     "ProcessSettings",
     "RelaySettings",
     "Retention",
+    "SharingSettings",
+    "build_publication_name",
+    "build_slot_name",
     "check_dead_letters",
+    "check_slot_name",
 ]
+
+Handoff = Literal["debezium"]
+"""Engines that can deliver a destination from the log of the database."""
+_LONGEST_SLOT_NAME: Final = 63
+_SLOT_NAME: Final = re.compile(rf"[a-z0-9_]{{1,{_LONGEST_SLOT_NAME}}}")
+_NOT_IN_SLOTS: Final = re.compile(r"[^a-z0-9_]")
 
 
 class Duty(StrEnum):
@@ -65,9 +78,16 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Destination to which a message that fails goes on at once. Then no key is held."""
     readiness: bool | None = None
     """Whether a relay that cannot reach it is not ready. None: the transport decides; webhooks do not count."""
+    handoff: Handoff | None = None
+    """Engine that delivers it instead of a relay, from the log of the database. Relays leave it alone then."""
+    handoff_slot: str | None = None
+    """Replication slot of that engine; None for `pillarbox_NAME`."""
+    handoff_publication: str | None = None
+    """Publication that the slot is read with; None for the name of the slot."""
 
     def __post_init__(self) -> None:
         check_destination(self.name)
+        _check_handoff(self)
         if self.dead_letter is not None:
             check_destination(self.dead_letter)
         if self.dead_letter == self.name:
@@ -85,8 +105,43 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"The rate of destination {self.name} must be above 0; leave it out for no limit.")
 
 
+def _check_handoff(settings: DestinationSettings) -> None:
+    for option in ("handoff_slot", "handoff_publication"):
+        name = getattr(settings, option)
+        if name is not None:
+            check_slot_name(name, what=f"{option} of destination {settings.name}")
+
+
+def check_slot_name(name: str, *, what: str) -> str:
+    """Return a name that a replication slot or a publication may have; raise `ConfigError` for others."""
+    if _SLOT_NAME.fullmatch(name) is None:
+        raise ConfigError(f"The {what} is 1 to 63 lower-case letters, digits and underscores, and not {name[:80]!r}.")
+    return name
+
+
+def build_slot_name(settings: DestinationSettings) -> str:
+    """Return the name of the slot from which a handed-off destination is delivered."""
+    return settings.handoff_slot or f"pillarbox_{_NOT_IN_SLOTS.sub('_', settings.name.lower())}"[:_LONGEST_SLOT_NAME]
+
+
+def build_publication_name(settings: DestinationSettings) -> str:
+    """Return the name of the publication with the messages of a handed-off destination."""
+    return settings.handoff_publication or build_slot_name(settings)
+
+
 def check_dead_letters(destinations: Iterable[DestinationSettings]) -> None:
-    """Raise `ConfigError` if dead letters go round: a message that fails everywhere would be sent for ever."""
+    """Raise `ConfigError` if dead letters go round: a message that fails everywhere would be sent for ever.
+
+    A dead letter changes its destination by an update, which an engine that reads inserts from the log never sees.
+    """
+    destinations = list(destinations)
+    handed_off = {one.name for one in destinations if one.handoff is not None}
+    for one in destinations:
+        if one.dead_letter in handed_off:
+            raise ConfigError(
+                f"The dead_letter of destination {one.name} is {one.dead_letter}, which is handed off: it would never "
+                "be seen there. Name a destination that a relay serves."
+            )
     following = {one.name: one.dead_letter for one in destinations}
     for name, first in following.items():
         passed, at = [name], first
@@ -184,6 +239,28 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"The number of processes must be from 1 to {PARTITIONS}: as many as there are cores for the relay. "
                 f"A destination has {PARTITIONS} lanes, and a process without a lane has nothing to do."
+            )
+
+
+class SharingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the relays of several stores in one process have together. A relay over one store reads none of it."""
+
+    total_window: int = 10_000
+    """Most messages in flight of all stores."""
+    total_window_bytes: int = 256 * 1024 * 1024
+    """Most bytes of payloads in flight of all stores."""
+    store_connections: int = CONNECTIONS
+    """Most connections to one PostgreSQL database for all stores in it; one more listens."""
+    store_threads: int = THREADS
+    """Most threads that wait for SQLite files."""
+
+    def __post_init__(self) -> None:
+        for option in ("total_window", "total_window_bytes", "store_threads"):
+            if getattr(self, option) < 1:
+                raise ConfigError(f"The {option} must be at least 1.")
+        if self.store_connections < LEAST_CONNECTIONS:
+            raise ConfigError(
+                f"The store_connections must be at least {LEAST_CONNECTIONS}: one is for heartbeats alone."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from pillarbox.relay.breaker import Breaker
+from pillarbox.stores.postgres.dialect import PostgresDialect
 from pillarbox.stores.postgres.driver import DriverName
 from tests.support.relay_behaviour.scene import Scene, mariadb_scene, postgres_scene, sqlite_scene
 
+# `make test-portable` runs the portable dialect, and that alone.
+STORES = ["portable"] if os.environ.get("PILLARBOX_TEST_PORTABLE") else ["sqlite", "postgres", "mariadb"]
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+
+@pytest.fixture(params=STORES)
 async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
     if request.param == "sqlite":
         async with sqlite_scene(tmp_path / "shop.db") as opened:
@@ -27,7 +32,8 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
     logins = request.getfixturevalue("postgres_logins")
     driver: DriverName = "psycopg" if request.param == "psycopg" else "asyncpg"
-    async with postgres_scene(url, schema, logins, driver=driver) as opened:
+    dialect: PostgresDialect = "portable" if request.param == "portable" else "native"
+    async with postgres_scene(url, schema, logins, driver=driver, dialect=dialect) as opened:
         yield opened
 
 

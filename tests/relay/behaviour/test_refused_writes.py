@@ -156,7 +156,7 @@ async def test_a_closed_message_is_replayed_beside_an_open_one_of_its_id(scene: 
 
 async def find_behind(scene: Scene) -> list[Finding]:
     """What the doctor finds about the counter with the login of the tables' owner: others may not read a sequence."""
-    store: Any = open_store(scene.url, names=scene.names, asks_only=True)
+    store: Any = open_store(scene.store_url, names=scene.names, asks_only=True)
     await store.open()
     try:
         return [finding for finding in await store.inspect() if "ids-behind" in finding.code]

@@ -30,7 +30,7 @@ def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_tick")
-@pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg"], indirect=True)
+@pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg", "mariadb"], indirect=True)
 async def test_a_commit_wakes_an_idle_relay(scene: Scene) -> None:
     sink, wire = Script(), Wire(scene.open_store())
     async with seldom(wire, scene, sink):
@@ -52,7 +52,7 @@ async def is_drowsy(scene: Scene) -> bool:
     return asleep == [True] if scene.store.features.notifies else bool(asleep)
 
 
-@pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg"], indirect=True)
+@pytest.mark.parametrize("scene", ["sqlite", "postgres", "psycopg", "mariadb"], indirect=True)
 async def test_a_rollback_wakes_nobody(scene: Scene) -> None:
     sink, wire = Script(), Wire(scene.open_store())
     async with seldom(wire, scene, sink):

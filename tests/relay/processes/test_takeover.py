@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tests.support.relay_processes.places import Load
 from tests.support.relay_processes.scene import Scene
 
-_SETTLED_BY: Final = "pillarbox_history where relay_id = ?"
 _TRIES: Final = 3
 
 
@@ -54,7 +53,7 @@ def test_a_relay_that_slept_past_its_lease_starts_again_under_a_new_id(scene: Sc
     scene.judge()
     (new_id,) = scene.ids(zombie)
     assert new_id != old_id
-    assert scene.count(_SETTLED_BY, new_id)
+    assert scene.count_settled(new_id)
     assert scene.count("pillarbox_claim") == 0
     assert zombie.exit_code is None
 
@@ -65,7 +64,7 @@ def test_a_relay_that_slept_past_its_lease_settles_nothing_of_what_it_had_in_han
     with scene.writing(Load(), least=50):
         scene.wait_delivered(zombie, 50)
         old_id = scene.freeze_with_full_hands(zombie)
-    settled = scene.count(_SETTLED_BY, old_id)
+    settled = scene.count_settled(old_id)
     scene.pause()  # what the zombie has in hand stays open, so that it could be settled
     scene.wait_shared([other])
     assert scene.count("pillarbox_claim where relay_id = ?", old_id) == 0
@@ -73,8 +72,8 @@ def test_a_relay_that_slept_past_its_lease_settles_nothing_of_what_it_had_in_han
     zombie.thaw()
     scene.wait_shared([zombie, other])
     assert old_id not in scene.ids(zombie)
-    assert scene.count(_SETTLED_BY, old_id) == settled
+    assert scene.count_settled(old_id) == settled
     scene.resume()
     scene.wait_drained()
     scene.judge(least=50)
-    assert scene.count(_SETTLED_BY, old_id) == settled
+    assert scene.count_settled(old_id) == settled

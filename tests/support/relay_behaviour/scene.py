@@ -23,6 +23,7 @@ from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.retry import RetryPolicy
 from pillarbox.stores.factory import Schema, open_schema
 from pillarbox.stores.mariadb.store import MariadbStore
+from pillarbox.stores.postgres.dialect import PostgresDialect
 from pillarbox.stores.postgres.driver import DriverName
 from pillarbox.stores.postgres.grants import Role
 from pillarbox.stores.postgres.store import PostgresStore
@@ -141,6 +142,7 @@ class Scene:
         writer_url: str | None = None,
     ) -> None:
         self.url = url
+        self.store_url = url
         self.names = names
         self.open_store = open_store
         """Open a store as a relay."""
@@ -204,7 +206,7 @@ class Scene:
 
     def schema(self) -> Schema:
         """The schema of the store."""
-        return open_schema(parse_store_url(self.url), names=self.names)
+        return open_schema(parse_store_url(self.store_url), names=self.names)
 
     async def find(self, *states: State) -> Sequence[Message]:
         """Messages in these states."""
@@ -245,17 +247,21 @@ async def sqlite_scene(path: Path) -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
-async def postgres_scene(url: str, schema: str, logins: Logins, *, driver: DriverName) -> AsyncIterator[Scene]:
+async def postgres_scene(
+    url: str, schema: str, logins: Logins, *, driver: DriverName, dialect: PostgresDialect = "native"
+) -> AsyncIterator[Scene]:
     names = Names(schema)
-    await open_schema(parse_store_url(url), names=names).install()
+    await open_schema(parse_store_url(f"{url}?dialect={dialect}"), names=names).install()
 
     def open_as(role: Role) -> Store:
-        return PostgresStore(logins.url_as(role, url, names), schema=schema, driver=driver)
+        login = logins.url_as(role, url, names, is_portable=dialect == "portable")
+        return PostgresStore(login, schema=schema, driver=driver, dialect=dialect)
 
     scene = Scene(
         url, names, lambda: open_as("relay"), operator_store=open_as("operator"),
         writer_url=logins.url_as("writer", url, names),
     )  # fmt: skip
+    scene.store_url = f"{url}?dialect={dialect}"
     async with _opened(scene):
         yield scene
 

@@ -52,6 +52,12 @@ class Scene:
         ((count,),) = self.place.rows(f"select count(*) from {of}", *values)
         return int(count)
 
+    def count_settled(self, relay_id: object) -> int:
+        """How many deliveries a relay has settled."""
+        query = "select coalesce(sum(delivered), 0) from pillarbox_rollup where relay_id = ?"
+        ((count,),) = self.place.rows(query, relay_id)
+        return int(count)
+
     def delivered_by(self, relay: RelayProcess) -> int:
         return Counter(delivery.pid for delivery in deliveries(self.sink))[relay.pid]
 

@@ -47,6 +47,12 @@ def test_runs_fill_only_what_the_first_of_all_keys_leave() -> None:
     assert send_runs(bench, 100) == [3]
 
 
+def test_a_key_with_fewer_messages_than_are_worth_a_run_has_none() -> None:
+    bench = Bench()
+    bench.take(A1, A2, A3, row(4, "b"), row(5, "b"))
+    assert ids(bench.ordering.extend_runs(bench.ordering.next_batch(9), 9, least=2)) == [1, 2, 3, 4]
+
+
 def test_a_batch_of_one_key_has_its_run_alone() -> None:
     bench = Bench()
     bench.take(A1, A2, row(3, "b"), row(4, "b"))

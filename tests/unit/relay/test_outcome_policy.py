@@ -364,6 +364,17 @@ def test_one_acknowledgement_begins_the_count_anew() -> None:
     assert weigh(judging, (row(21), REJECTED)).outage is None
 
 
+def test_a_send_of_which_every_other_message_is_rejected_is_no_outage() -> None:
+    verdict = weigh(policy(), *((row(number), REJECTED if number % 2 else TAKEN) for number in range(1, 101)))
+    assert (len(verdict.failures), len(verdict.delivered)) == (50, 50)
+    assert verdict.outage is None
+
+
+def test_twenty_rejections_after_an_acknowledgement_of_the_same_send_are_a_row() -> None:
+    verdict = weigh(policy(), (row(1), TAKEN), *((row(number), REJECTED) for number in range(2, 22)))
+    assert (len(verdict.failures), tried(verdict)) == (19, [21])
+
+
 # --- hold ---
 
 

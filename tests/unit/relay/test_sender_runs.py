@@ -31,8 +31,10 @@ BROKEN = TransportUnavailable("the connection broke", mid_send=True)
 class _Script:
     """Answers as it is told, and acknowledges everything else."""
 
-    def __init__(self, *, runs: bool = True, one_key: bool = False, batch: int = 500) -> None:
-        self.features = TransportFeatures(name="script", runs=runs, one_key=one_key, batch=batch, addresses=True)
+    def __init__(self, *, runs: bool = True, slow: bool = False, one_key: bool = False, batch: int = 500) -> None:
+        self.features = TransportFeatures(
+            name="script", runs=runs, slow_runs=slow, one_key=one_key, batch=batch, addresses=True
+        )
         self.sends: list[list[int]] = []
         self.next: list[Sequence[Outcome] | TransportUnavailable] = []
         self.on_send: Callable[[], object] = lambda: None
@@ -134,6 +136,22 @@ async def test_a_transport_without_runs_gets_one_of_a_key_at_a_time() -> None:
     bench = await claimed("a", "a", "b", transport=_Script(runs=False))
     assert await bench.send() == [[1, 3]]
     assert await bench.send() == [[2]]
+
+
+async def test_with_many_keys_only_a_long_queue_is_sent_in_runs_that_are_slow() -> None:
+    others = [f"key-{number}" for number in range(99)]
+    short = await claimed(*others, *others[:5], *["hot"] * 16, transport=_Script(slow=True))
+    assert [len(one) for one in await short.send()] == [100], "one of each key"
+    long = await claimed(*others, *others[:5], *["hot"] * 17, transport=_Script(slow=True))
+    assert [len(one) for one in await long.send()] == [116], "and all of the hot one"
+
+
+async def test_what_is_being_sent_counts_among_the_keys_where_runs_are_slow() -> None:
+    keys = [*(f"key-{number}" for number in range(99)), "a", "a", "b", "b"]
+    slow = await claimed(*keys, transport=_Script(batch=99, slow=True))
+    assert [len(one) for one in await slow.send()] == [99, 2], "no run of a or b beside the others"
+    fast = await claimed(*keys, transport=_Script(batch=99))
+    assert [len(one) for one in await fast.send()] == [99, 4]
 
 
 async def test_with_many_keys_there_are_runs_only_to_a_broker_that_is_far_away() -> None:

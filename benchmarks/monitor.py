@@ -15,7 +15,7 @@ from benchmarks.relay.runner import make_store
 from pillarbox.message import Names
 from pillarbox.operations.monitor import Monitor
 
-__all__ = ["status"]
+__all__ = ["fill_tables", "status"]
 
 _OPEN: Final = 1_000_000
 _CLOSED: Final = 5_000_000
@@ -30,11 +30,13 @@ _COMMANDS: Final = (("version",), ("status",), ("check",), ("failures",), ("mess
 # another; 1,000 have failed, 100 each were skipped and discarded; relays have 2,000 in their hands.
 _FILL: Final = f"""
     insert into pillarbox_outbox (message_id, destination, partition, kind, type, topic, key, payload, content_type,
-                                  source, correlation_id, event_time, waits, available_at, attempts, last_error)
+                                  source, correlation_id, event_time, waits, available_at, attempts, last_error,
+                                  fingerprint, status_at)
     select {MESSAGE_ID}, case when i % 10 = 0 then 'mail' else 'billing' end, {PARTITION}, 'event', 'orders.placed',
-           'orders', k, $1, 'application/json', '/shop', 'c', now(), w,
+           'orders', k, $1, 'application/json', '/shop', 'c' || i / 4, now(), w,
            case when w = 'retry' then now() + interval '1 minute' when w is not null then 'infinity' end,
-           case when w in ('retry', 'held') then 3 else 0 end, case when w in ('retry', 'held') then 'HTTP 503' end
+           case when w in ('retry', 'held') then 3 else 0 end, case when w in ('retry', 'held') then 'HTTP 503' end,
+           case when w = 'held' then 'HTTP #' end, now()
       from (select i, 'key-' || i % 10000 as k,
                    case when i % 1000 = 1 then 'retry' when i % 10000 = 2 then 'held' when i % 1000 = 3 then 'parked'
                    end as w
@@ -42,10 +44,11 @@ _FILL: Final = f"""
 _FILL_CLOSED: Final = f"""
     insert into pillarbox_history (id, message_id, destination, partition, kind, type, topic, key, payload,
                                    content_type, source, correlation_id, event_time, created_at, attempts, status_at,
-                                   status, last_error)
+                                   status, last_error, fingerprint)
     select i, {MESSAGE_ID}, case when i % 10 = 0 then 'mail' else 'billing' end, {PARTITION}, 'event', 'orders.placed',
-           'orders', k, $1, 'application/json', '/shop', 'c', at, at, 0, at + interval '50 ms', status,
-           case when status = 'failed' then 'HTTP 422 no account ' || i end
+           'orders', k, $1, 'application/json', '/shop', 'c' || i / 4, at, at, 0, at + interval '50 ms', status,
+           case when status = 'failed' then 'HTTP 422 no account ' || i end,
+           case when status = 'failed' then 'HTTP # no account #' end
       from (select i, 'key-' || -i % 10000 as k, now() + i * interval '100 ms' as at,
                    case when i % 5000 = -1 then 'failed' when i % 50000 = -2 then 'discarded'
                    when i % 50000 = -3 then 'skipped' else 'delivered' end as status
@@ -60,7 +63,7 @@ async def status() -> None:
     """`monitor.status`: all queries of `pillarbox status`, against the bare `count(*)` of the two tables, in ms."""
     async with create_tables("pillarbox_bench_monitor") as (admin, names):
         log(f"monitor.status: writing {_OPEN:,} open and {_CLOSED:,} closed messages")
-        await _fill(admin, names)
+        await fill_tables(admin, names, open_messages=_OPEN, closed=_CLOSED)
         store = make_store(names)
         await store.open()
         monitor = Monitor(store)
@@ -83,9 +86,10 @@ async def status() -> None:
         report("monitor.status", pairs, target=at_most(0.5), settings=settings, fields=("ms", "count_ms"))
 
 
-async def _fill(admin: Admin, names: Names) -> None:
-    await admin.execute(names.qualify(_FILL), PAYLOAD, _OPEN, timeout=3_600)
-    await admin.execute(names.qualify(_FILL_CLOSED), PAYLOAD, _CLOSED, timeout=3_600)
+async def fill_tables(admin: Admin, names: Names, *, open_messages: int, closed: int) -> None:
+    """Fill outbox and history as after a bad week."""
+    await admin.execute(names.qualify(_FILL), PAYLOAD, open_messages, timeout=3_600)
+    await admin.execute(names.qualify(_FILL_CLOSED), PAYLOAD, closed, timeout=3_600)
     await admin.execute(names.qualify(_CLAIM))
     await vacuum(admin, names)
 

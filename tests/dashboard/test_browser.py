@@ -22,9 +22,10 @@ expect.set_options(timeout=TIMEOUT)
 PAGES = {
     "overview": "", "messages": "messages?state=failed", "message": "messages/{failed}", "failures": "failures",
     "destination": "destinations/billing", "chain": f"chains?id={CORRELATION}", "inbox": "inbox", "relays": "relays",
+    "phases": "messages?state=pending&phase=parked", "sequence": f"chains?id={CORRELATION}&view=sequence",
     "activity": "activity", "system": "system", "confirm": "redrive?state=failed&destination=billing",
 }  # fmt: skip
-PICTURES = ("overview", "failures", "message", "destination", "chain")
+PICTURES = ("overview", "failures", "message", "destination", "chain", "sequence")
 LIMIT = 150 * 1024
 """Bytes of a picture."""
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pillarbox.contracts.store import Selection
-from pillarbox.dashboard import Role
+from pillarbox.dashboard import Role, listing
 from pillarbox.dashboard import jobs as jobs_module
 from pillarbox.message import State
 from pillarbox.testing.samples import sample
@@ -49,7 +49,7 @@ async def test_a_redrive_changes_all_that_match_and_says_who_and_why(
     assert (line.by, line.reason, line.detail, line.destination) == (
         "ann",
         "accounts are there",
-        "3 messages",
+        f"3 messages, job {job['id']}",
         "billing",
     )
     assert msgspec.json.decode(line.selection or "")["destination"] == "billing"
@@ -148,7 +148,7 @@ async def test_a_job_is_cancelled_between_two_batches(
 
     assert (job.state, job.changed) == ("cancelled", 500)
     (line,) = await memory.store.journal(actions=["discarded"], messages=False)
-    assert line.detail == "500 messages"
+    assert line.detail == f"500 messages, job {job.id}"
 
 
 async def test_a_probe_that_is_delivered_lets_the_rest_follow(memory: OpenStore, build_client: Build) -> None:
@@ -253,3 +253,33 @@ async def test_a_read_only_dashboard_has_no_actions_whoever_asks(
     page = (await client.get(f"/orders/messages/{filled.messages['failed'].id}")).text
     assert "/orders/redrive" not in page
     assert "This dashboard is read-only." in page
+
+
+async def test_the_result_of_a_job_outlives_the_process_that_ran_it(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    job = await build_client(opened).act("/orders/redrive", {"destination": "billing", "reason": "accounts are there"})
+    other = build_client(opened)
+
+    kept = await other.json(f"/orders/jobs/{job['id']}")
+    assert (kept["state"], kept["journal"]["by"]) == ("done", "ann")
+    assert kept["journal"]["detail"] == f"3 messages, job {job['id']}"
+    assert "3 messages" in (await other.get(f"/orders/jobs/{job['id']}")).text
+    assert (await other.get("/orders/jobs/0123456789abcdef")).status_code == 404
+
+
+async def test_counting_ends_and_the_bounded_number_must_be_typed(
+    memory: OpenStore, build_client: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_WINDOW", 10)
+    monkeypatch.setattr(listing, "LOOKED_AT", 30)
+    await memory.writer.insert([sample(topic="many") for _ in range(100)])
+    client = build_client(memory)
+
+    asked = await client.json("/orders/discard?topic=many")
+    assert (asked["matched"], asked["more"]) == (30, True)
+    assert "Discard 30+ messages" in (await client.get("/orders/discard?topic=many")).text
+    form = {"topic": "many", "reason": "no"}
+    assert (await client.post("/orders/discard", form)).status_code == 400
+    job = await client.act("/orders/discard", {**form, "typed": "30"})
+    assert (job["changed"], job["more"], job["changed_elsewhere"]) == (100, True, 0)

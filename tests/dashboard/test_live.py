@@ -126,3 +126,77 @@ async def test_a_store_that_was_never_there_is_asked_again() -> None:
     assert "Nothing is known yet" in (await client.get("/orders/")).text
     store.is_down = False
     assert "No message yet" in (await client.get("/orders/")).text
+
+
+class AskedStore(MemoryStore):
+    """Notes every question that is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def ask(*arguments: Any, **named: Any) -> Any:
+            self.asked.append(name)
+            return await found(*arguments, **named)
+
+        return ask
+
+
+async def ask_tabs(dashboard: Dashboard, paths: list[str], *, tabs: int) -> list[str]:
+    """Let so many tabs with each of these pages refresh at once; return what the store was asked."""
+    store: AskedStore = dashboard.sources["orders"].store  # type: ignore[assignment]
+    client = Client(dashboard)
+    await dashboard.sampler.get("orders", fresh=True)
+    store.asked.clear()
+    answers = await asyncio.gather(
+        *(client.get(f"/orders/{path}", **{"hx-request": "true"}) for path in paths for _ in range(tabs))
+    )
+    assert {one.status_code for one in answers} == {200}
+    return sorted(store.asked)
+
+
+async def test_fifty_tabs_that_refresh_ask_the_store_what_one_asks() -> None:
+    paths = ["", "charts?format=json", "messages", "messages?type=x", "failures", "destinations/billing", "inbox",
+             "relays", "activity", "system"]  # fmt: skip
+    asked = []
+    for tabs in (1, 50):
+        store = AskedStore()
+        await fill(store, MemoryWriter(store))
+        dashboard = Dashboard({"orders": store}, authorize=as_role(Role.VIEWER), interval=timedelta(hours=1))
+        asked.append(await ask_tabs(dashboard, paths, tabs=tabs))
+        await dashboard.close()
+    assert asked[0] == asked[1]
+    assert asked[0]
+
+
+async def test_whoever_loads_a_page_sees_what_is_there_now() -> None:
+    store = MemoryStore()
+    dashboard = Dashboard({"orders": store}, authorize=as_role(Role.VIEWER), interval=timedelta(hours=1))
+    client = Client(dashboard)
+    path = "/orders/messages?state=pending&format=json"
+
+    assert (await client.get(path, **{"hx-request": "true"})).json()["messages"] == []
+    await MemoryWriter(store).insert([sample()])
+    assert (await client.get(path, **{"hx-request": "true"})).json()["messages"] == []
+    assert len((await client.get(path)).json()["messages"]) == 1
+    await dashboard.close()
+
+
+async def test_payloads_are_not_kept_for_others() -> None:
+    store = AskedStore()
+    filled = await fill(store, MemoryWriter(store))
+    dashboard = Dashboard({"orders": store}, authorize=as_role(Role.READER), interval=timedelta(hours=1))
+    client = Client(dashboard)
+    path = f"/orders/messages/{filled.messages['cause'].id}/payload"
+
+    await dashboard.sampler.get("orders")
+    for _ in range(2):
+        store.asked.clear()
+        assert (await client.get(path, **{"hx-request": "true"})).status_code == 200
+        assert "find" in store.asked
+    await dashboard.close()

@@ -149,3 +149,19 @@ def test_own_files_load_nothing_from_elsewhere() -> None:
         if path.is_file():
             text = path.read_text().replace("http://www.w3.org/2000/svg", "")
             assert not re.search(r"https?://|@import|//cdn", text), path
+
+
+async def test_a_destination_shows_what_the_doctor_finds_there(tmp_path: Path) -> None:
+    file = tmp_path / "pillarbox.toml"
+    file.write_text('[store]\nurl = "sqlite:///unused.db"\n[destinations.billing]\nurl = "http://127.0.0.1:9/hooks"\n')
+    source = StoreSource("orders", MemoryStore(), config=Config.load(file))
+    client = Client(Dashboard({"orders": source}, authorize=as_role(Role.VIEWER)))
+    try:
+        document = await client.json("/orders/destinations/billing?doctor=1")
+        page = (await client.get("/orders/destinations/billing")).text
+    finally:
+        await client.dashboard.close()
+
+    assert document["findings"]
+    assert "Look again" in page
+    assert document["findings"][0]["code"] in page

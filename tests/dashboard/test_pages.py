@@ -7,8 +7,10 @@ from urllib.parse import quote
 
 import pytest
 
+from pillarbox.contracts.store import Selection
+from pillarbox.contracts.writer import Accept
 from pillarbox.dashboard import Role
-from pillarbox.message import State
+from pillarbox.message import Names, State
 from tests.support.dashboard.client import Client
 from tests.support.dashboard.seed import Filled
 from tests.support.dashboard.stores import OpenStore
@@ -22,14 +24,19 @@ def list_paths(filled: Filled) -> list[str]:
     return [
         "", "charts", "charts?window=24h", "charts?window=7d&destination=billing", "messages", "messages?state=failed",
         "messages?state=delivered&order=id", "messages?destination=billing",
-        "messages?error=account&attempts=1&since=1h",
+        "messages?error=account&attempts=1&since=1h", "messages?phase=due", "messages?phase=later",
+        "messages?phase=parked", "messages?phase=held", "messages?state=failed&before=9999",
+        "messages?state=pending&newer=1",
+        "messages?type=nothing&columns=key,error",
         f"messages/{one['failed'].id}", f"messages/{one['held'].id}", f"messages/{one['retried'].id}",
         f"messages/{one['cause'].message_id}", f"messages/{one['sending'].id}", f"messages/{one['cause'].id}/payload",
         "failures", "failures?sort=latest", "destinations", "destinations/billing", "destinations/audit?window=15m",
-        "destinations/audit/pause", "chains", f"chains?id={filled.correlation_id}", "inbox", "inbox?consumer=invoices",
+        "destinations/audit/pause", "chains", f"chains?id={filled.correlation_id}",
+        f"chains?id={filled.correlation_id}&view=sequence", "inbox", "inbox?consumer=invoices",
         f"inbox?handled={one['cause'].message_id}", f"inbox/message?{inbox}", f"inbox/payload?{inbox}",
         "inbox/redrive?consumer=invoices", "inbox/discard?consumer=invoices", "relays", "activity", "activity?all=1",
         "activity?by=ann&action=paused", "system", "system?doctor=1", "redrive?state=failed&destination=billing",
+        "discard?topic=nothing",
         f"discard?ids={one['failed'].id}", f"defer?ids={one['waiting'].id}", f"replay?ids={one['cause'].id}",
     ]  # fmt: skip
 
@@ -87,6 +94,104 @@ async def test_pages_follow_each_other_by_key(memory: OpenStore, build_client: B
 
     assert seen == sorted(seen)
     assert len(seen) == len(set(seen)) == 120
+
+
+async def test_pages_go_down_from_the_newest_and_up_again(memory: OpenStore, build_client: Build) -> None:
+    from pillarbox.testing.samples import sample
+
+    await memory.writer.insert([sample() for _ in range(120)])
+    client = build_client(memory)
+    ids = [one.id for one in await memory.store.find(Selection(), limit=200)]
+
+    first = await client.json("/orders/messages?state=pending")
+    second = await client.json(f"/orders/messages?state=pending&before={first['next']}")
+    third = await client.json(f"/orders/messages?state=pending&before={second['next']}")
+    pages = [[one["id"] for one in page["messages"]] for page in (first, second, third)]
+    assert pages == [ids[:69:-1], ids[69:19:-1], ids[19::-1]]
+    assert third["next"] is None
+    up = await client.json(f"/orders/messages?state=pending&newer={pages[2][0]}")
+    assert [one["id"] for one in up["messages"]] == pages[1]
+    html = (await client.get(f"/orders/messages?state=pending&before={second['next']}")).text
+    assert f"newer={pages[2][0]}" in html
+
+
+async def test_pending_messages_have_tabs_by_where_they_stand(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    async def list_ids(query: str) -> list[int]:
+        return [one["id"] for one in (await client.json(f"/orders/messages?{query}"))["messages"]]
+
+    assert filled.messages["behind"].id in await list_ids("phase=parked")
+    assert await list_ids("phase=later") == [filled.messages["retried"].id]
+    assert await list_ids("phase=held") == [filled.messages["held"].id]
+    due = await list_ids("phase=due")
+    assert filled.messages["waiting"].id in due
+    assert not {filled.messages[name].id for name in ("behind", "retried", "held", "sending")} & set(due)
+    page = (await client.get("/orders/messages?state=pending")).text
+    assert 'parked <span class="tab-count">2</span>' in page
+    assert 'later <span class="tab-count">1</span>' in page
+    assert 'held <span class="tab-count">1</span>' in (await client.get("/orders/messages?state=failed")).text
+    assert (await client.get("/orders/messages?phase=sideways")).status_code == 400
+    assert (await client.get("/orders/discard?phase=due&destination=billing")).status_code == 400
+
+
+async def test_columns_can_be_left_out(memory: OpenStore, build_client: Build) -> None:
+    from tests.support.dashboard.seed import fill
+
+    await fill(memory.store, memory.writer)
+    client = build_client(memory)
+
+    whole = (await client.get("/orders/messages?state=failed")).text
+    part = (await client.get("/orders/messages?state=failed&columns=key,error")).text
+    assert "<th>type</th>" in whole
+    assert "<th>type</th>" not in part
+    assert "<th>key</th>" in part
+    assert (await client.get("/orders/messages?columns=secret")).status_code == 400
+
+
+async def test_an_inbox_says_what_consumers_did_and_how_often_a_message_came_again(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    cause = filled.messages["cause"]
+    accept = Accept(names=Names(), consumer="billing", source="/shop", message_id=str(cause.message_id))
+    assert await opened.writer.execute(accept) is False
+    client = build_client(opened)
+
+    document = await client.json(f"/orders/inbox?handled={cause.message_id}")
+    consumers = {one["consumer"]: one for one in document["consumers"]}
+    assert (consumers["billing"]["handled"], consumers["billing"]["duplicates"]) == (1, 1)
+    assert consumers["billing"]["per_minute"] > 0
+    assert (consumers["invoices"]["handled"], consumers["invoices"]["failed"]) == (0, 1)
+    (record,) = document["records"]
+    assert (record["consumer"], record["status"], record["duplicates"]) == ("billing", "done", 1)
+
+
+async def test_lanes_show_what_waits_in_them(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    document = await build_client(opened).json("/orders/destinations/audit")
+
+    (lane,) = document["lane_backlogs"]
+    assert (lane["partition"], lane["due"]) == (filled.messages["behind"].partition, 2)
+    assert lane["oldest_at"] is not None
+
+
+async def test_the_system_says_which_version_and_how_old_the_oldest_transaction_is(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    facts = (await build_client(opened).json("/orders/system"))["facts"]
+
+    assert facts["server"]
+    assert (facts["schema_version"] is None) == (opened.store.features.name == "memory")
+    assert "oldest_transaction" in facts
+
+
+async def test_a_chain_is_a_sequence_of_arrows(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    page = (await build_client(opened).get(f"/orders/chains?id={filled.correlation_id}&view=sequence")).text
+
+    assert "arrow-label" in page
+    assert "orders.placed" in page
+    assert ">/shop</text>" in page
 
 
 async def test_a_payload_is_shown_on_request_with_its_numbers_as_they_are(

@@ -168,7 +168,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return at
 
 
-def parse_order(verb: Verb, form: Mapping[str, str], *, total: int) -> Order:
+def parse_order(verb: Verb, form: Mapping[str, str], *, total: int, more: bool = False) -> Order:
     """Read a form that was sent; `FormError` if a reason, a time or the typed number is missing."""
     rule = ACTIONS[verb]
     reason = " ".join(form.get("reason", "").split())
@@ -183,8 +183,8 @@ def parse_order(verb: Verb, form: Mapping[str, str], *, total: int) -> Order:
     if rule.needs_time:
         order.read_until(datetime.now(UTC))
     typed = form.get("typed", "").replace(",", "").replace(" ", "")
-    if total > TYPED_ABOVE and typed != str(total):
-        raise FormError(f"Type the number {total} to confirm that so many messages are {rule.done}.")
+    if (more or total > TYPED_ABOVE) and typed.rstrip("+") != str(total):
+        raise FormError(f"Type the number {total} to confirm that so many messages {'or more ' * more}are {rule.done}.")
     return order
 
 

@@ -11,7 +11,15 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from pillarbox.contracts.store import InboxRecord, JournalEntry, Selection
-from pillarbox.dashboard.chains import Chain, ChainNode, SeenMessage, build_chain, place_bars, walk
+from pillarbox.dashboard.chains import (
+    Chain,
+    ChainNode,
+    SeenMessage,
+    build_chain,
+    draw_sequence,
+    place_bars,
+    walk,
+)
 from pillarbox.dashboard.filters import FilterError
 from pillarbox.dashboard.view import Page, View
 from pillarbox.errors import PillarboxError
@@ -101,7 +109,14 @@ async def show_chain(view: View) -> Page:
     """Show everything with one correlation id, in all stores of this dashboard."""
     correlation_id = view.query.get("id", "").strip()
     if not correlation_id:
-        context: dict[str, Any] = {"correlation_id": "", "chain": None, "rows": [], "problems": [], "at": None}
+        context: dict[str, Any] = {
+            "correlation_id": "",
+            "chain": None,
+            "rows": [],
+            "problems": [],
+            "at": None,
+            "sequence": None,
+        }
         return Page("chains.html", "Chains", context, {"correlation_id": None}, section="chains")
     seen: list[SeenMessage] = []
     records: dict[str, Sequence[InboxRecord]] = {}
@@ -133,6 +148,8 @@ async def show_chain(view: View) -> Page:
         "chain": chain,
         "tree": list(walk(chain)),
         "rows": rows,
+        "sequence": draw_sequence(chain) if view.query.get("view") == "sequence" else None,
+        "query": urlencode({"id": correlation_id}),
         "problems": sorted(set(problems)),
         "is_cut": len(seen) >= _MOST_MESSAGES,
         "at": now,

@@ -40,8 +40,10 @@ from pillarbox.dashboard import (
 )
 from pillarbox.dashboard.access import Authorize, FormTokens, Role, Scope, User, find_user, is_same_site
 from pillarbox.dashboard.charts import draw_sparkline
+from pillarbox.dashboard.examinations import Examinations
 from pillarbox.dashboard.formatting import FILTERS, clean, describe_destination, describe_wait, hide_texts, name_state
 from pillarbox.dashboard.jobs import Jobs
+from pillarbox.dashboard.shared_reads import SharedReads
 from pillarbox.dashboard.sources import Sample, Sampler, StoreSource
 from pillarbox.dashboard.view import Answer, Page, Redirect, View
 from pillarbox.durations import format_age
@@ -176,7 +178,9 @@ class Dashboard:
             raise ConfigError("A dashboard needs at least one store: give NAME=URL.")
         self.sources = {name: _build_source(name, store, config) for name, store in stores.items()}
         self.sampler = Sampler(self.sources, interval=interval)
+        self._shared: dict[str, SharedReads] = {}
         self.jobs = Jobs()
+        self.examinations = Examinations()
         self.read_only = read_only
         self.environment = environment
         self.journal_payloads = journal_payloads
@@ -199,9 +203,16 @@ class Dashboard:
     async def close(self) -> None:
         """Stop jobs and close the stores. An app that is mounted in another is not told of its end: call this."""
         await self.jobs.close()
+        await self.examinations.close()
         await self.sampler.close()
         for source in self.sources.values():
             await source.close()
+
+    def get_shared_reads(self, name: str) -> SharedReads:
+        """Return the reads that viewers of a store share, for as long as a sample is."""
+        if name not in self._shared:
+            self._shared[name] = SharedReads(seconds=self.sampler.interval.total_seconds())
+        return self._shared[name]
 
     async def _handle_lifespan(self, receive: Any, send: Any) -> None:
         while True:

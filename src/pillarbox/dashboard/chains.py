@@ -10,9 +10,21 @@ from typing import Final
 import msgspec
 
 from pillarbox.contracts.store import InboxRecord
-from pillarbox.message import Message, State
+from pillarbox.message import Kind, Message, State
 
-__all__ = ["Chain", "ChainNode", "Handling", "Hop", "SeenMessage", "build_chain", "place_bars", "walk"]
+__all__ = [
+    "Arrow",
+    "Chain",
+    "ChainNode",
+    "Handling",
+    "Hop",
+    "SeenMessage",
+    "SequenceDiagram",
+    "build_chain",
+    "draw_sequence",
+    "place_bars",
+    "walk",
+]
 
 _MOST_DEPTH: Final = 64
 
@@ -245,3 +257,102 @@ def place_bars(hop: Hop, chain: Chain, *, now: datetime) -> list[Bar]:
         if first.began_at is not None:
             bars.append(place("handling", first.began_at, first.at))
     return bars
+
+
+# --- the sequence diagram ---
+
+_COLUMN: Final = 190
+_ROW: Final = 46
+_HEAD: Final = 44
+_MOST_COLUMNS: Final = 12
+_LONGEST_NAME: Final = 22
+
+
+class Arrow(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way from one participant to another, in the units of the drawing."""
+
+    x1: int
+    x2: int
+    y: int
+    label: str
+    detail: str
+    """When it was written, counted from the first message, and how it ended."""
+    href: tuple[str, int]
+    """The store and the id of the message."""
+    is_command: bool
+    is_stopped: bool
+    is_open: bool
+    """It is still on its way."""
+
+    @property
+    def middle(self) -> int:
+        return (self.x1 + self.x2) // 2
+
+
+class SequenceDiagram(msgspec.Struct, frozen=True, kw_only=True):
+    """Participants from left to right, and arrows from top to bottom."""
+
+    width: int
+    height: int
+    participants: Sequence[tuple[int, str]]
+    """The middle of each column, and its name."""
+    arrows: Sequence[Arrow]
+    left_out: int
+    """Messages between participants for which there is no room."""
+
+
+def draw_sequence(chain: Chain) -> SequenceDiagram:
+    """Draw who sent what to whom, in the order in which it was written.
+
+    A participant is the source of messages. Where a consumer wrote messages of its own, it is one with their source;
+    where it wrote none it goes by its own name, and what nobody received by the name of the destination.
+    """
+    hops = [(hop, node) for _, node in walk(chain) for hop in node.hops]
+    hops.sort(key=lambda one: (one[0].written_at, one[0].message.id))
+    columns: dict[str, int] = {}
+    arrows: list[Arrow] = []
+    left_out = 0
+    for hop, node in hops:
+        for target in _list_targets(hop, node):
+            places = [columns.setdefault(name, len(columns)) for name in (hop.message.source, target)]
+            if max(places) >= _MOST_COLUMNS:
+                left_out += 1
+                continue
+            arrows.append(_draw_arrow(hop, chain, places[0], places[1], row=len(arrows)))
+    names = list(columns)[:_MOST_COLUMNS]
+    return SequenceDiagram(
+        width=max(len(names), 1) * _COLUMN,
+        height=_HEAD + max(len(arrows), 1) * _ROW + 24,
+        participants=[(_to_x(place), _shorten(name)) for place, name in enumerate(names)],
+        arrows=arrows,
+        left_out=left_out,
+    )
+
+
+def _list_targets(hop: Hop, node: ChainNode) -> list[str]:
+    written = {one.message.source for child in node.children for one in child.hops}
+    if hop.handlings and len(hop.handlings) == 1 and len(written) == 1 and len(node.hops) == 1:
+        return [next(iter(written))]
+    return [one.consumer for one in hop.handlings] or [hop.message.destination]
+
+
+def _draw_arrow(hop: Hop, chain: Chain, start: int, end: int, *, row: int) -> Arrow:
+    after = (hop.written_at - (chain.start or hop.written_at)).total_seconds()
+    state = "held" if hop.message.state is State.FAILED and hop.message.waits is not None else hop.message.state.value
+    x1, x2 = _to_x(start), _to_x(end)
+    if start == end:
+        x2 = x1 + _COLUMN // 3
+    return Arrow(
+        x1=x1, x2=x2, y=_HEAD + row * _ROW + 30, label=_shorten(hop.message.type),
+        detail=f"{after:+.2f} s, {state}", href=(hop.store, hop.message.id),
+        is_command=hop.message.kind is Kind.COMMAND, is_stopped=hop.is_stopped,
+        is_open=not hop.message.state.is_closed,
+    )  # fmt: skip
+
+
+def _to_x(place: int) -> int:
+    return place * _COLUMN + _COLUMN // 2
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from pillarbox.contracts.store import Order as FindOrder
 from pillarbox.contracts.store import Selection, Store
 from pillarbox.dashboard.actions import ACTIONS, TYPED_ABOVE, FormError, Order, Verb, describe_command, parse_order
 from pillarbox.dashboard.filters import Filters, parse_filters, to_query, to_selection
 from pillarbox.dashboard.jobs import Job, run_change, run_probe
+from pillarbox.dashboard.listing import MatchCount, count_matches, list_page
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.errors import NoSuchMessage
 from pillarbox.message import State
-from pillarbox.operations.bulk import count_by_state
 from pillarbox.operations.documents import to_message_document
+from pillarbox.stores.rules import eligible_states
 
 __all__ = [
     "ask_defer",
@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 _EXAMPLES = 3
+_JOBS_LOOKED_AT = 1_000
+"""Lines of the journal in which the result of a job is looked for."""
 
 
 async def ask_redrive(view: View) -> Page:
@@ -77,10 +79,9 @@ async def _ask(view: View, verb: Verb, *, form: Mapping[str, str] | None = None,
     store = await view.open()
     now = await store.now()
     selection, counts = await _count(store, verb, filters, to=form.get("to") or None, now=now)
-    total = sum(counts.values())
-    examples = await store.find(
-        msgspec.structs.replace(selection, states=list(counts)), limit=_EXAMPLES, payloads=False, order=FindOrder.ID
-    ) if counts else []  # fmt: skip
+    total, more = _sum(counts)
+    found = msgspec.structs.replace(selection, states=list(counts))
+    examples = (await list_page(store, found, limit=_EXAMPLES, newest=False)).messages if counts else []
     rule = ACTIONS[verb]
     context = {
         "rule": rule,
@@ -89,7 +90,8 @@ async def _ask(view: View, verb: Verb, *, form: Mapping[str, str] | None = None,
         "counts": counts,
         "total": total,
         "examples": examples,
-        "is_typed": total > TYPED_ABOVE,
+        "more": more,
+        "is_typed": more or total > TYPED_ABOVE,
         "command": describe_command(filters, Order(verb=verb)),
         "job": form.get("job") or secrets.token_hex(8),
         "form": form,
@@ -99,7 +101,7 @@ async def _ask(view: View, verb: Verb, *, form: Mapping[str, str] | None = None,
     }
     document = {
         "action": rule.action.value, "matched": total,
-        "matched_by_state": {state.value: count for state, count in counts.items()},
+        "matched_by_state": {state.value: one.count for state, one in counts.items()}, "more": more,
         "examples": [to_message_document(one) for one in examples], "dry_run": True,
     }  # fmt: skip
     return Page("confirm.html", verb.value.capitalize(), context, document, 400 if refusal else 200, "messages")
@@ -114,11 +116,18 @@ def _list_fields(filters: Filters) -> list[tuple[str, str]]:
 
 async def _count(
     store: Store, verb: Verb, filters: Filters, *, to: str | None, now: datetime
-) -> tuple[Selection, dict[State, int]]:
+) -> tuple[Selection, Mapping[State, MatchCount]]:
+    if filters.phase is not None:
+        raise FormError("Actions know no phases: tick the messages, or take the phase out of the address.")
     if filters == Filters():
         raise FormError(f"Say which messages to {verb.value}: tick some, or set a filter such as the destination.")
     selection = to_selection(filters, now=now)
-    return selection, await count_by_state(store, ACTIONS[verb].action, selection, to=to)
+    return selection, await count_matches(store, selection, eligible_states(ACTIONS[verb].action, selection, to=to))
+
+
+def _sum(counts: Mapping[State, MatchCount]) -> tuple[int, bool]:
+    """Return how many messages match in all, and whether there may be more."""
+    return sum(one.count for one in counts.values()), any(one.more for one in counts.values())
 
 
 async def _start(view: View, verb: Verb) -> Page | Redirect:
@@ -130,12 +139,12 @@ async def _start(view: View, verb: Verb) -> Page | Redirect:
     store = await view.open()
     now = await store.now()
     selection, counts = await _count(store, verb, filters, to=view.form.get("to") or None, now=now)
-    total = sum(counts.values())
+    total, more = _sum(counts)
     try:
-        order = parse_order(verb, view.form, total=total)
+        order = parse_order(verb, view.form, total=total, more=more)
     except FormError as error:
         return await _ask(view, verb, form=view.form, refusal=str(error))
-    job = _build_job(view, order, filters, job_id=job_id, total=total, now=now)
+    job = _build_job(view, order, filters, job_id=job_id, total=total, more=more, now=now)
     return _redirect(view, view.dashboard.jobs.start(job, lambda one: run_change(one, store, selection, order)))
 
 
@@ -153,17 +162,20 @@ async def redrive_probe(view: View) -> Page | Redirect:
         raise NoSuchMessage("No failed message matches any more: somebody redrove or discarded them.")
     order = Order(verb=Verb.REDRIVE, reason=" ".join(view.form.get("reason", "").split()))
     probe_id = found[0].id
-    job = _build_job(view, order, filters, job_id=job_id, total=sum(counts.values()), now=now)
+    total, more = _sum(counts)
+    job = _build_job(view, order, filters, job_id=job_id, total=total, more=more, now=now)
     job.title = f"Redrive message {probe_id} as a probe, then the rest"
     return _redirect(
         view, view.dashboard.jobs.start(job, lambda one: run_probe(one, store, selection, order, probe_id=probe_id))
     )
 
 
-def _build_job(view: View, order: Order, filters: Filters, *, job_id: str, total: int, now: datetime) -> Job:
+def _build_job(
+    view: View, order: Order, filters: Filters, *, job_id: str, total: int, more: bool, now: datetime
+) -> Job:
     return Job(
         job_id, store=view.source.name, title=describe_command(filters, order), done_word=order.rule.done, total=total,
-        by=view.user.name, reason=order.reason, started_at=now,
+        more=more, by=view.user.name, reason=order.reason, started_at=now,
     )  # fmt: skip
 
 
@@ -183,9 +195,25 @@ def _redirect(view: View, job: Job) -> Redirect:
 
 async def show_job(view: View) -> Page:
     """Show what a job has done so far, and its result."""
-    job = _find_job(view)
-    context: dict[str, Any] = {"job": job}
+    job = view.dashboard.jobs.get(view.path("job"))
+    if job is None or job.store != view.source.name:
+        return await _show_kept_job(view)
+    context: dict[str, Any] = {"job": job, "kept": None}
     return Page("job.html", "Job", context, job.to_document(), section="activity")
+
+
+async def _show_kept_job(view: View) -> Page:
+    """Show the result of a job that another process ran, or this one before it was started again, by the journal."""
+    store = await view.open()
+    mark = f", job {view.path('job')}"
+    lines = await store.journal(messages=False, limit=_JOBS_LOOKED_AT)
+    kept = next((line for line in reversed(lines) if (line.detail or "").endswith(mark)), None)
+    if kept is None:
+        _find_job(view)
+    context = {"job": None, "kept": kept, "at": await store.now()}
+    return Page(
+        "job.html", "Job", context, {"id": view.path("job"), "state": "done", "journal": kept}, section="activity"
+    )
 
 
 async def cancel(view: View) -> Redirect:
@@ -200,5 +228,8 @@ async def cancel(view: View) -> Redirect:
 def _find_job(view: View) -> Job:
     job = view.dashboard.jobs.get(view.path("job"))
     if job is None or job.store != view.source.name:
-        raise NoSuchMessage("There is no such job: the dashboard was started again, or it is long over. See Activity.")
+        raise NoSuchMessage(
+            "This process runs no such job. If another one runs it, its result is in the journal when it is done: see "
+            "Activity."
+        )
     return job

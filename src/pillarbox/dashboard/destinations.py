@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import Action, BlockedKeyCount, JournalEntry, Registry
+from pillarbox.contracts.store import Action, BlockedKeyCount, JournalEntry, LaneBacklog, Registry
 from pillarbox.dashboard.actions import FormError
 from pillarbox.dashboard.charts import WINDOWS
 from pillarbox.dashboard.formatting import describe_retry
@@ -22,11 +22,23 @@ from pillarbox.operations.documents import to_lane_documents, to_message_documen
 from pillarbox.operations.monitor import DestinationStatus
 from pillarbox.settings import format_key
 
-__all__ = ["Breaker", "ask_pause", "find_breaker", "pause", "probe", "resume", "show_destination", "show_destinations"]
+__all__ = [
+    "Breaker",
+    "LaneCell",
+    "ask_pause",
+    "draw_lanes",
+    "find_breaker",
+    "pause",
+    "probe",
+    "resume",
+    "show_destination",
+    "show_destinations",
+]
 
 _BLOCKED: Final = 50
 _BLOCKED_COUNTED_TO: Final = 1_000
 _EVENTS: Final = 50
+_LANE_COUNTED_TO: Final = 500
 _COLOURS: Final = 8
 _LONGEST_REASON: Final = 500
 
@@ -84,15 +96,21 @@ async def show_destination(view: View) -> Page:
     registry = await store.registry(lease=view.source.relay_settings.lease)
     blocked = await store.count_blocked(name, limit=_BLOCKED, counted_to=_BLOCKED_COUNTED_TO)
     journal = await store.journal(destination=name, messages=False, limit=_EVENTS)
+    backlogs = await store.lane_backlogs(name, limit=_LANE_COUNTED_TO)
     configured = view.source.destinations.get(name)
+    examined = None if configured is None else await view.dashboard.examinations.get(
+        configured, topics=[topic.topic for topic in found.topics], fresh=view.query.get("doctor") == "1"
+    )  # fmt: skip
     entries = [] if configured is None else list_destination_entries(configured)
     context: dict[str, Any] = {
         "one": found,
         "breaker": find_breaker(found, journal),
         "blocked": blocked,
-        "lanes": _draw_lanes(registry, name, blocked),
+        "lanes": draw_lanes(registry, name, blocked, backlogs),
         "owners": _list_owners(registry, name),
         "journal": list(reversed(journal)),
+        "configured": configured,
+        "examined": examined,
         "settings": [(format_key(entry.path[2:]), entry.value, entry.origin_text) for entry in entries],
         "retry": "" if configured is None else describe_retry(configured.section.settings.retry),
         "window": find_window(view),
@@ -105,6 +123,8 @@ async def show_destination(view: View) -> Page:
         "breaker": context["breaker"],
         "blocked_keys": [_to_blocked_document(one) for one in blocked],
         "lanes": to_lane_documents(registry, [name]),
+        "lane_backlogs": backlogs,
+        "findings": None if examined is None else examined.findings,
         "settings": [{"key": key, "value": value, "origin": origin} for key, value, origin in context["settings"]],
         "journal": journal,
     }
@@ -127,16 +147,36 @@ def _list_owners(registry: Registry, destination: str) -> list[tuple[UUID, str, 
     ]
 
 
-def _draw_lanes(
-    registry: Registry, destination: str, blocked: Sequence[BlockedKeyCount]
-) -> list[tuple[int, int | None, str, int]]:
-    """List the lanes for the grid: number, colour of the owner, name of the owner, blocked keys."""
+class LaneCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane in the grid."""
+
+    number: int
+    colour: int | None
+    """Of its owner; None if nobody owns it."""
+    owner: str
+    blocked: int
+    """Keys of it that are blocked, of those that are listed."""
+    due: int = 0
+    more: bool = False
+    oldest_at: datetime | None = None
+
+
+def draw_lanes(
+    registry: Registry, destination: str, blocked: Sequence[BlockedKeyCount], backlogs: Sequence[LaneBacklog]
+) -> list[LaneCell]:
+    """List the lanes for the grid: who owns each, how much waits in it and since when."""
     owners = registry.owners.get(destination, {})
     colours = {relay_id: (colour, name) for relay_id, name, colour, _ in _list_owners(registry, destination)}
+    waiting = {one.partition: one for one in backlogs}
     lanes = []
     for number in range(PARTITIONS):
         colour, name = colours.get(owners[number], (None, "")) if number in owners else (None, "nobody")
-        lanes.append((number, colour, name, sum(one.partition == number for one in blocked)))
+        cell = LaneCell(
+            number=number, colour=colour, owner=name, blocked=sum(one.partition == number for one in blocked)
+        )
+        if (one := waiting.get(number)) is not None:
+            cell = msgspec.structs.replace(cell, due=one.due, more=one.more, oldest_at=one.oldest_at)
+        lanes.append(cell)
     return lanes
 
 

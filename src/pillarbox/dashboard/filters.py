@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import Selection
+from pillarbox.contracts.store import Phase, Selection
 from pillarbox.durations import parse_duration
 from pillarbox.errors import ConfigError
 from pillarbox.message import State
@@ -46,6 +46,8 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     """Filters as a person gave them. None does not filter."""
 
     state: str | None = None
+    phase: str | None = None
+    """Where an open message stands: `due`, `later`, `parked` or `held`."""
     destination: str | None = None
     topic: str | None = None
     type: str | None = None
@@ -62,15 +64,15 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """True if every message matches, of whatever state."""
-        return msgspec.structs.replace(self, state=None) == Filters()
+        return msgspec.structs.replace(self, state=None, phase=None) == Filters()
 
     @property
     def is_of_destination(self) -> bool:
         """True if nothing but the destination and the state filters: such counts are known."""
-        return msgspec.structs.replace(self, state=None, destination=None) == Filters()
+        return msgspec.structs.replace(self, state=None, phase=None, destination=None) == Filters()
 
-    def with_state(self, state: str | None) -> Filters:
-        return msgspec.structs.replace(self, state=state)
+    def with_state(self, state: str | None, phase: str | None = None) -> Filters:
+        return msgspec.structs.replace(self, state=state, phase=phase)
 
 
 def parse_filters(query: Mapping[str, str]) -> Filters:
@@ -84,9 +86,15 @@ def parse_filters(query: Mapping[str, str]) -> Filters:
     state = query.get("state", "").strip() or None
     if state is not None and state not in [one.value for one in State]:
         raise FilterError(f"{state!r} is no state: there are {', '.join(one.value for one in State)}.")
+    phase = query.get("phase", "").strip() or None
+    if phase is not None and phase not in [one.value for one in Phase]:
+        raise FilterError(
+            f"{phase!r} is nowhere that a message stands: there are {', '.join(one.value for one in Phase)}."
+        )
     filters = Filters(
         **values,  # type: ignore[arg-type]
         state=state,
+        phase=phase,
         attempts=_parse_number(query.get("attempts", "")),
         ids=_parse_ids(query.get("ids", "")),
     )
@@ -132,7 +140,7 @@ def list_chips(filters: Filters) -> list[tuple[str, str, Filters]]:
     """List what filters, each with the filters that are left without it. The state has tabs of its own."""
     chips = []
     for name, value in _list_pairs(filters):
-        if name != "state":
+        if name not in ("state", "phase"):
             empty: object = () if name == "ids" else None
             chips.append((name, value, msgspec.structs.replace(filters, **{name: empty})))
     return chips
@@ -153,6 +161,8 @@ def to_selection(filters: Filters, *, now: datetime) -> Selection:
         since=_parse_time(filters.since, now),
         until=_parse_time(filters.until, now),
         min_attempts=filters.attempts,
+        phase=None if filters.phase is None else Phase(filters.phase),
+        phase_at=None if filters.phase is None else now,
     )
 
 
@@ -174,7 +184,7 @@ def _parse_time(text: str | None, now: datetime) -> datetime | None:
 _FLAGS: Final = {
     "state": "--state", "destination": "--destination", "topic": "--topic", "type": "--type", "key": "--key",
     "correlation": "--correlation", "error": "--error", "fingerprint": "--fingerprint", "since": "--since",
-    "until": "--until",
+    "until": "--until", "phase": "--phase",
 }  # fmt: skip
 
 
@@ -191,7 +201,7 @@ def to_flags(filters: Filters) -> str:
 _QUALIFIERS: Final = {
     "id": "ids", "dest": "destination", "destination": "destination", "topic": "topic", "type": "type", "key": "key",
     "correlation": "correlation", "error": "error", "state": "state", "since": "since", "until": "until",
-    "attempts": "attempts", "fingerprint": "fingerprint",
+    "attempts": "attempts", "fingerprint": "fingerprint", "phase": "phase",
 }  # fmt: skip
 
 

@@ -51,6 +51,11 @@ def format_count(count: int, *, more: bool = False) -> str:
     return f"{count:,}{'+' if more else ''}"
 
 
+def format_short(count: int, *, more: bool = False) -> str:
+    """Format a number for a small cell: `1k+`."""
+    return f"{count if count < 1_000 else f'{count // 1_000}k'}{'+' if more else ''}"
+
+
 def format_exact(at: datetime | None) -> str:
     """Format a time in UTC, to the millisecond; nothing for None."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
@@ -182,6 +187,8 @@ def describe_destination(one: DestinationStatus) -> tuple[str, str]:
     """Return the state of a destination as one word, and the reason in words."""
     if one.pause is not None:
         return "paused", f"by {one.pause.by}"
+    if one.handed_off_to is not None and not one.is_served:
+        return "handed-off", f"{one.handed_off_to} delivers it"
     if not one.is_served:
         return (
             ("unserved", "no relay serves it")
@@ -219,4 +226,6 @@ FILTERS: Final = {
     "bytes": format_bytes,
     "latency": format_length,
     "duration": format_duration,
+    "short": format_short,
+    "pair": lambda finding: ("", finding),
 }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from pillarbox.contracts.store import InboxFailure, InboxSelection
+import msgspec
+
+from pillarbox.contracts.store import InboxActivity, InboxCount, InboxFailure, InboxSelection
 from pillarbox.dashboard.actions import FormError, Verb
 from pillarbox.dashboard.changes import to_job_id
 from pillarbox.dashboard.filters import FilterError
@@ -15,12 +20,15 @@ from pillarbox.dashboard.jobs import Job, run_inbox_change
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.decoding import decode_incoming
 from pillarbox.errors import DecodeError, NoSuchMessage
+from pillarbox.fingerprint import fingerprint
 from pillarbox.operations.documents import read_inbox_event, read_inbox_type, to_inbox_document, to_inbox_row
 
 __all__ = [
     "ask_discard",
     "ask_redrive",
     "discard",
+    "group_failures",
+    "list_consumers",
     "redrive",
     "show_failure",
     "show_inbox",
@@ -29,6 +37,8 @@ __all__ = [
 
 _SHOWN: Final = 100
 _LISTED: Final = 10_000
+_GROUPS: Final = 10
+_WINDOW: Final = timedelta(minutes=10)
 
 
 async def show_inbox(view: View) -> Page:
@@ -38,10 +48,13 @@ async def show_inbox(view: View) -> Page:
     now = await store.now()
     sample = await view.sample()
     found = await store.inbox_failures(selection, limit=_SHOWN + 1)
+    activity = await store.inbox_activity(window=_WINDOW)
     asked = view.query.get("handled", "").strip()
     records = await store.inbox_records([asked]) if asked else []
     context = {
-        "counts": [] if sample.status is None else sample.status.inboxes,
+        "consumers": list_consumers(activity, [] if sample.status is None else sample.status.inboxes, now=now),
+        "groups": group_failures(found[:_SHOWN]),
+        "window": _WINDOW,
         "rows": [(one, read_inbox_type(one), _to_query(one)) for one in found[:_SHOWN]],
         "more": len(found) > _SHOWN,
         "selection": selection,
@@ -53,9 +66,48 @@ async def show_inbox(view: View) -> Page:
     }
     document: dict[str, Any] = {
         "failures": [to_inbox_row(one) for one in found[:_SHOWN]],
+        "consumers": context["consumers"],
         "records": records,
     }
     return Page("inbox.html", "Inbox", context, document, section="inbox")
+
+
+class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One consumer on the page."""
+
+    consumer: str
+    handled: int
+    per_minute: float
+    duplicates: int
+    last_at: datetime | None
+    failed: int = 0
+    more: bool = False
+    """At least so many failed."""
+    oldest_failed_at: datetime | None = None
+
+
+def list_consumers(
+    activity: Sequence[InboxActivity], failed: Sequence[InboxCount], *, now: datetime
+) -> list[ConsumerRow]:
+    """List every consumer that is known, by name, with its rate since the time that was looked at."""
+    counts = {one.consumer: one for one in failed}
+    rows = []
+    for one in activity:
+        minutes = max((now - one.since).total_seconds(), 1.0) / 60
+        row = ConsumerRow(
+            consumer=one.consumer, handled=one.handled, per_minute=round(one.handled / minutes, 1),
+            duplicates=one.duplicates, last_at=one.last_at,
+        )  # fmt: skip
+        if (count := counts.get(one.consumer)) is not None:
+            row = msgspec.structs.replace(row, failed=count.failed, more=count.more, oldest_failed_at=count.oldest_at)
+        rows.append(row)
+    return rows
+
+
+def group_failures(failures: Sequence[InboxFailure]) -> list[tuple[str, str, int]]:
+    """Group failures by consumer and by what their errors have in common, the largest first."""
+    groups = Counter((one.consumer, fingerprint(one.error or "")) for one in failures)
+    return [(consumer, error, count) for (consumer, error), count in groups.most_common(_GROUPS)]
 
 
 def _read_selection(values: Any) -> InboxSelection:

@@ -41,12 +41,14 @@ class Job:
     """A change that runs or has run. Only this process knows it; what it changed is in the journal."""
 
     def __init__(self, job_id: str, *, store: str, title: str, done_word: str, total: int, by: str, reason: str,
-                 started_at: datetime) -> None:  # fmt: skip
+                 started_at: datetime, more: bool = False) -> None:  # fmt: skip
         self.id = job_id
         self.store = store
         self.title = title
         self.done_word = done_word
         self.total = total
+        self.more = more
+        """At least so many matched: counting ended there."""
         self.by = by
         self.reason = reason
         self.started_at = started_at
@@ -65,7 +67,8 @@ class Job:
     @property
     def elsewhere(self) -> int:
         """Messages that matched before, and were changed by somebody else meanwhile."""
-        return max(self.total - self.changed - self.without_payload, 0) if self.state == JobState.DONE else 0
+        is_known = self.state == JobState.DONE and not self.more
+        return max(self.total - self.changed - self.without_payload, 0) if is_known else 0
 
     @property
     def share(self) -> int:
@@ -86,7 +89,7 @@ class Job:
     def to_document(self) -> Mapping[str, object]:
         return {
             "id": self.id, "store": self.store, "title": self.title, "state": self.state, "by": self.by,
-            "reason": self.reason, "matched": self.total, "changed": self.changed,
+            "reason": self.reason, "matched": self.total, "more": self.more, "changed": self.changed,
             "without_payload": self.without_payload, "changed_elsewhere": self.elsewhere, "note": self.note,
             "started_at": self.started_at,
         }  # fmt: skip
@@ -173,7 +176,8 @@ async def run_change(job: Job, store: OperatorStore, selection: Selection, order
                 break
             selection = msgspec.structs.replace(selection, after=result.last_id)
     finally:
-        await note_bulk(store, order.rule.action, named, job.changed, by=job.by, reason=order.reason or None)
+        reason = order.reason or None
+        await note_bulk(store, order.rule.action, named, job.changed, by=job.by, reason=reason, job=job.id)
 
 
 async def run_probe(job: Job, store: OperatorStore, selection: Selection, order: Order, *, probe_id: int) -> None:
@@ -217,4 +221,5 @@ async def run_inbox_change(job: Job, store: OperatorStore, selection: InboxSelec
                 return
             job.changed += count
     finally:
-        await note_bulk(store, ACTIONS[verb].action, selection, job.changed, by=job.by, reason=job.reason or None)
+        reason = job.reason or None
+        await note_bulk(store, ACTIONS[verb].action, selection, job.changed, by=job.by, reason=reason, job=job.id)

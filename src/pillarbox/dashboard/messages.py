@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 from urllib.parse import quote
@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from pillarbox.contracts.store import Action, JournalEntry, Order, Selection, Store
+from pillarbox.contracts.store import Action, JournalEntry, Phase, PhaseCount, Selection, Store
 from pillarbox.dashboard.actions import ACTIONS, list_allowed
 from pillarbox.dashboard.filters import (
     FilterError,
@@ -23,7 +23,8 @@ from pillarbox.dashboard.filters import (
     to_query,
     to_selection,
 )
-from pillarbox.dashboard.formatting import describe_wait, format_payload, hide_headers, list_wire_headers
+from pillarbox.dashboard.formatting import describe_wait, format_count, format_payload, hide_headers, list_wire_headers
+from pillarbox.dashboard.listing import Listing, find_by_message_id, list_page
 from pillarbox.dashboard.sources import Sample
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.errors import NoSuchMessage
@@ -42,26 +43,31 @@ _TRACE_PARTS: Final = 4
 async def show_messages(view: View) -> Page:
     """List messages of one state that match the filters, a page at a time."""
     filters = parse_filters(view.query)
-    newest = view.query.get("order", "newest") == "newest"
-    after = _parse_after(view.query.get("after", ""))
+    place = _parse_place(view.query)
     store = await view.open()
     now = await store.now()
     # Without a filter, all states together would be a walk through history.
     shown = filters.with_state(State.PENDING.value) if filters.state is None and filters.is_empty else filters
-    selection = msgspec.structs.replace(to_selection(shown, now=now), after=0 if newest else after)
-    order = Order.NEWEST if newest else Order.ID
-    found = await store.find(selection, limit=PAGE_SIZE + 1, payloads=False, order=order)
-    rows, more = found[:PAGE_SIZE], len(found) > PAGE_SIZE
+    if filters.phase is not None and filters.state is None:
+        shown = filters.with_state(_PHASE_STATES[Phase(filters.phase)].value, filters.phase)
+    selection = msgspec.structs.replace(to_selection(shown, now=now), after=place.after, before=place.before)
+    listing = await list_page(store, selection, limit=PAGE_SIZE, newest=place.is_down)
+    rows = list(listing.messages) if not place.is_newer else list(reversed(listing.messages))
     sample = await view.sample()
+    phases = await store.count_phases() if _shows_phases(shown) else []
     context = {
         "filters": shown,
         "rows": rows,
-        "more": more,
-        "newest": newest,
-        "after": after,
-        "next_query": to_query(shown, order="id", after=rows[-1].id) if more and not newest else "",
+        "listing": listing,
+        "newest": place.order == "newest",
+        "columns": _parse_columns(view.query.get("columns", "")),
+        "choices": _list_choices(shown, place, view.query),
+        "older_query": _to_older(shown, place, listing, view.query),
+        "newer_query": _to_newer(shown, place, rows, listing, view.query),
+        "is_first": place == _Place(order=place.order),
         "chips": [(name, value, to_query(rest)) for name, value, rest in list_chips(shown)],
         "tabs": _list_tabs(shown, sample),
+        "phases": _list_phases(shown, sample, phases),
         "query": to_query(shown),
         "oldest_query": to_query(shown, order="id"),
         "newest_query": to_query(shown),
@@ -72,22 +78,96 @@ async def show_messages(view: View) -> Page:
     }
     document = {
         "messages": [to_message_document(one) for one in rows],
-        "next": rows[-1].id if more and not newest else None,
+        "next": listing.next,
+        "complete": not listing.is_cut,
     }
     return Page("messages.html", "Messages", context, document, section="messages")
 
 
+COLUMNS: Final = ("type", "topic", "key", "destination", "attempts", "age", "error")
+"""Columns of the list that can be left out. The id and the state are always there."""
+_PHASE_STATES: Final = {
+    Phase.DUE: State.PENDING, Phase.LATER: State.PENDING, Phase.PARKED: State.PENDING, Phase.HELD: State.FAILED,
+}  # fmt: skip
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Which page of a list: from an id downwards or upwards."""
+
+    order: str = "newest"
+    after: int = 0
+    before: int | None = None
+    is_newer: bool = False
+    """The page above another one, while the highest ids come first."""
+
+    @property
+    def is_down(self) -> bool:
+        return self.order == "newest" and not self.is_newer
+
+
+def _parse_place(query: Mapping[str, str]) -> _Place:
+    order = query.get("order", "newest")
+    if order not in ("newest", "id"):
+        raise FilterError(f"{order[:20]!r} is no order of messages: there are newest and id.")
+    if order == "id":
+        return _Place(order=order, after=_parse_id(query.get("after", "")) or 0)
+    newer = _parse_id(query.get("newer", ""))
+    return _Place(after=newer or 0, before=_parse_id(query.get("before", "")), is_newer=newer is not None)
+
+
+def _parse_id(text: str) -> int | None:
+    if not text:
+        return None
+    selection = parse_message_name(text.removeprefix("-"))
+    if selection is None or selection.ids is None:
+        raise FilterError(f"{text[:40]!r} is no id to go on from.")
+    return -selection.ids[0] if text.startswith("-") else selection.ids[0]
+
+
+def _parse_columns(text: str) -> tuple[str, ...]:
+    """Return the columns that are shown, in their order; all of them if none is named."""
+    chosen = {name for name in text.split(",") if name}
+    if not chosen <= set(COLUMNS):
+        raise FilterError(f"The columns of the list are {', '.join(COLUMNS)}.")
+    return tuple(name for name in COLUMNS if name in chosen) if chosen else COLUMNS
+
+
+def _list_choices(filters: Filters, place: _Place, query: Mapping[str, str]) -> list[tuple[str, bool, str]]:
+    """List the columns, whether each is shown, and the query that changes this."""
+    shown = _parse_columns(query.get("columns", ""))
+    choices = []
+    for name in COLUMNS:
+        wanted = [one for one in COLUMNS if (one in shown) != (one == name)]
+        text = None if len(wanted) == len(COLUMNS) else ",".join(wanted or [name])
+        order = None if place.order == "newest" else place.order
+        choices.append((name, name in shown, to_query(filters, order=order, columns=text)))
+    return choices
+
+
+def _to_older(filters: Filters, place: _Place, listing: Listing, query: Mapping[str, str]) -> str:
+    """Return the query of the page that follows; nothing if there is none."""
+    columns = query.get("columns")
+    if place.order == "id":
+        return "" if listing.next is None else to_query(filters, order="id", after=listing.next, columns=columns)
+    if place.is_newer:  # the page that was come from is below
+        last = listing.messages[0].id if listing.messages else place.after + 1
+        return to_query(filters, before=last, columns=columns)
+    return "" if listing.next is None else to_query(filters, before=listing.next, columns=columns)
+
+
+def _to_newer(
+    filters: Filters, place: _Place, rows: Sequence[Message], listing: Listing, query: Mapping[str, str]
+) -> str:
+    """Return the query of the page before, while the highest ids come first; nothing on the first page."""
+    is_top = place.before is None and not place.is_newer
+    if place.order == "id" or is_top or (place.is_newer and listing.next is None):
+        return ""
+    first = rows[0].id if rows else (listing.next if place.is_newer else place.before - 1 if place.before else None)
+    return "" if first is None else to_query(filters, newer=first, columns=query.get("columns"))
+
+
 def _applies(states: Sequence[State], filters: Filters) -> bool:
     return filters.state is None or State(filters.state) in states
-
-
-def _parse_after(text: str) -> int:
-    if not text:
-        return 0
-    selection = parse_message_name(text)
-    if selection is None or selection.ids is None:
-        raise FilterError(f"{text[:40]!r} is no id to go on after.")
-    return selection.ids[0]
 
 
 def _list_tabs(filters: Filters, sample: Sample) -> list[tuple[str, str, str]]:
@@ -105,6 +185,36 @@ def _list_tabs(filters: Filters, sample: Sample) -> list[tuple[str, str, str]]:
     return tabs if filters.is_empty else [("all", "", to_query(filters.with_state(None))), *tabs]
 
 
+def _shows_phases(filters: Filters) -> bool:
+    return filters.state in (State.PENDING.value, State.FAILED.value) and filters.is_of_destination
+
+
+def _list_phases(filters: Filters, sample: Sample, counts: Sequence[PhaseCount]) -> list[tuple[str, str, str]]:
+    """List the phases of a state, each with its bounded count and its query; none for a state without phases."""
+    state = State.PENDING if filters.state is None else State(filters.state)
+    phases = [phase for phase, of in _PHASE_STATES.items() if of is state]
+    if not phases:
+        return []
+    numbers: dict[Phase, tuple[int, bool]] = {}
+    for phase in Phase:
+        chosen = [one for one in counts if one.phase is phase and filters.destination in (None, one.destination)]
+        numbers[phase] = sum(one.count for one in chosen), any(one.more for one in chosen)
+    if sample.status is not None:
+        rows = [one for one in sample.status.destinations if filters.destination in (None, one.name)]
+        pending = sum(one.due + one.later for one in rows)
+        waiting, is_more = (
+            (numbers[Phase.LATER][0] + numbers[Phase.PARKED][0]),
+            any(name in one.more for one in rows for name in ("due", "later")),
+        )
+        numbers[Phase.DUE] = max(pending - waiting, 0), is_more
+    listed = [("any", "", to_query(filters.with_state(state.value)))]
+    for phase in phases:
+        count, more = numbers[phase]
+        text = format_count(count, more=more) if _shows_phases(filters) else ""
+        listed.append((phase.value, text, to_query(filters.with_state(state.value, phase.value))))
+    return listed
+
+
 # --- one message ---
 
 
@@ -116,7 +226,7 @@ async def show_message(view: View) -> Page:
     now = await store.now()
     journal = await store.journal(message_id=message.message_id, limit=_JOURNAL_LIMIT)
     own = [entry for entry in journal if entry.destination == message.destination]
-    siblings = await store.find(Selection(message_ids=[message.message_id]), limit=50, payloads=False)
+    siblings = await find_by_message_id(store, message.message_id, correlation_id=message.correlation_id)
     ahead, behind, behind_more = await _find_neighbours(store, message)
     tries, is_waiting = count_tries(own, message.destination)
     context = {
@@ -146,23 +256,31 @@ async def show_message(view: View) -> Page:
 async def find_named(store: Store, name: str, *, payloads: bool = False) -> Sequence[Message]:
     """Find a message by its id or its message id; `NoSuchMessage` if there is none."""
     selection = parse_message_name(name)
-    found = [] if selection is None else await store.find(selection, limit=50, payloads=payloads)
+    found = [] if selection is None else await _find_selected(store, selection, payloads=payloads)
     if not found:
         raise NoSuchMessage(f"There is no message {name}: it was never committed, or its retention is over.")
     return found
+
+
+async def _find_selected(store: Store, selection: Selection, *, payloads: bool = False) -> Sequence[Message]:
+    """Find what a name selects: one id, or one message id."""
+    if selection.message_ids:
+        return await find_by_message_id(store, selection.message_ids[0], payloads=payloads)
+    return await store.find(selection, limit=50, payloads=payloads)
 
 
 async def _find_neighbours(store: Store, message: Message) -> tuple[Sequence[Message], Sequence[Message], bool]:
     """Find the open messages of the same key before this one, and those behind it."""
     if message.key is None or (message.state.is_closed and message.waits is None):
         return [], [], False
-    selection = Selection(
-        states=[State.PENDING, State.SENDING, State.FAILED], destination=message.destination, key=message.key
-    )
-    found = await store.find(selection, limit=_NEIGHBOURS, payloads=False)
+    name, lane, key = message.destination, message.partition, message.key
+    first = await store.find_key(name, partition=lane, key=key, limit=_NEIGHBOURS)
+    later = await store.find_key(name, partition=lane, key=key, after=message.id, limit=_NEIGHBOURS + 1)
+    ids = [id_ for id_ in {*first, *later} if id_ != message.id]
+    selection = Selection(ids=ids, states=[State.PENDING, State.SENDING, State.FAILED])
+    found = await store.find(selection, limit=2 * len(ids), payloads=False) if ids else []
     ahead = [one for one in found if one.id < message.id and _is_open(one)]
-    later = msgspec.structs.replace(selection, after=message.id)
-    behind = [one for one in await store.find(later, limit=_NEIGHBOURS + 1, payloads=False) if _is_open(one)]
+    behind = [one for one in found if one.id > message.id and _is_open(one) and one.id in later]
     return ahead, behind[:_NEIGHBOURS], len(behind) > _NEIGHBOURS
 
 
@@ -277,7 +395,7 @@ async def search(view: View) -> Redirect:
     store = await view.open()
     selection = parse_message_name(found.words)
     if selection is not None and found.filters == Filters():
-        matching = await store.find(selection, limit=2, payloads=False)
+        matching = await _find_selected(store, selection)
         if matching:
             return Redirect(view.url(f"messages/{matching[0].id}"))
     if found.filters == Filters():

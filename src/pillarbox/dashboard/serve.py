@@ -7,7 +7,8 @@ import contextlib
 import getpass
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from pillarbox.config import Config
@@ -16,9 +17,11 @@ from pillarbox.dashboard.access import check_bind, local_user
 from pillarbox.dashboard.settings import build_authorize, read_dashboard_section
 from pillarbox.errors import ConfigError, MissingExtra
 from pillarbox.redaction import Secret, redact_url
-from pillarbox.relay.configuration import read_store
+from pillarbox.relay.addresses import MAIN, Found
+from pillarbox.relay.configuration import read_store, read_stores
 from pillarbox.settings import ConfigOrigin, ConfigValue
 from pillarbox.stores.factory import open_store
+from pillarbox.stores.sharing import SharedConnections
 
 try:
     import uvicorn
@@ -48,7 +51,7 @@ def build_dashboard(config: Config, stores: Mapping[str, str], *, host: str) -> 
     secret = None if settings.secret is None else Secret(settings.secret).read(option="secret", environ=config.environ)
     return Dashboard(
         {name: _open_source(name, _with_store(config, url)) for name, url in stores.items()}
-        or {"main": _open_source("main", config)},
+        or _open_configured(config),
         authorize=authorize or local_user(_find_user()),
         read_only=settings.read_only,
         environment=settings.environment,
@@ -56,6 +59,32 @@ def build_dashboard(config: Config, stores: Mapping[str, str], *, host: str) -> 
         trace_url=settings.trace_url,
         secret=secret,
     )
+
+
+def _open_configured(config: Config) -> dict[str, StoreSource]:
+    """Open the stores of the configuration: the one of `[store]`, or all of them, over connections that they share.
+
+    Tenants are asked for once: whoever comes later is shown after the next start.
+    """
+    configured = read_stores(config)
+    if not configured.are_many:
+        return {MAIN: _open_source(MAIN, config)}
+    found, shared = _run_in_thread(configured.find), SharedConnections()
+    return {
+        name: StoreSource(
+            name,
+            open_store(address.url, names=address.names, shared=shared),
+            label=redact_url(str(address)),
+            config=_with_store(config, name),
+        )
+        for name, address in found.stores.items()
+    }
+
+
+def _run_in_thread(ask: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
+    """Await a question from synchronous code, which may run in a loop itself."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(ask())).result()
 
 
 def _open_source(name: str, config: Config) -> StoreSource:

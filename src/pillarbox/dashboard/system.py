@@ -61,12 +61,14 @@ async def show_system(view: View) -> Page:
     """Show tables, retention, settings and versions; with `doctor=1` what the doctor finds."""
     store = await view.open()
     tables = await store.tables()
+    facts = await store.facts()
     purges = await store.journal(actions=[Action.PURGED.value], messages=False, limit=_PURGES)
     findings = await _examine(view) if view.query.get("doctor") == "1" else None
     entries = _list_settings(view)
     context: dict[str, Any] = {
         "source": view.source,
         "features": store.features,
+        "facts": facts,
         "tables": tables,
         "total": sum(table.bytes or 0 for table in tables),
         "retention": view.source.relay_settings.retention,
@@ -80,7 +82,9 @@ async def show_system(view: View) -> Page:
     document = {
         "store": view.source.label,
         "features": store.features,
+        "facts": facts,
         "tables": tables,
+        "purges": purges,
         "version": version("pillarbox"),
         "findings": None if findings is None else [{"about": about, "finding": one} for about, one in findings],
         "settings": [{"key": key, "value": value, "origin": origin} for key, value, origin in context["settings"]],

@@ -78,8 +78,14 @@ class View:
         return f"{address}?{query}" if query else address
 
     async def open(self) -> Store:
-        """Return the store, connected."""
-        return await self.source.open()
+        """Return the store, connected. A page that refreshes by itself shares its reads with the other viewers."""
+        store = await self.source.open()
+        return self.dashboard.get_shared_reads(self.source.name).wrap(store) if self.is_refresh else store
+
+    @property
+    def is_refresh(self) -> bool:
+        """True if a script asks, to keep a page current, and nobody waits for news of his own doing."""
+        return self.request.method == "GET" and "hx-request" in self.request.headers
 
     async def sample(self, *, fresh: bool = False) -> Sample:
         return await self.dashboard.sampler.get(self.source.name, fresh=fresh)

@@ -63,7 +63,7 @@ function draw(element, data) {
     cursor: { points: { size: 5 } },
     scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high ?? 0, kind === "latency" ? 0.01 : 4) * 1.08] } },
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "UTC"),
-    axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => formatTime(at, data.step)) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(format) }],
+    axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map((at) => formatTime(at, data.step)) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(format) }],
     plugins: [drawBands(kind === "latency" ? [] : data.bands)],
     series: [
       { value: (_, at) => (at ? new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ") : "–") },
@@ -81,7 +81,7 @@ export async function drawCharts() {
   const section = document.querySelector("[data-charts]");
   if (!section || !window.uPlot) return;
   try {
-    const answer = await fetch(section.dataset.charts, { headers: { accept: "application/json" } });
+    const answer = await fetch(section.dataset.charts, { headers: { accept: "application/json", "hx-request": "true" } });
     if (!answer.ok) return;
     const data = await answer.json();
     for (const element of section.querySelectorAll("[data-chart]")) draw(element, data);

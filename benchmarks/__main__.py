@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from benchmarks import history, monitor, store, store_mariadb, telemetry, write
+from benchmarks import dashboard, history, monitor, sizing, store, store_mariadb, telemetry, write
 from benchmarks.brokers import hot as broker_hot
 from benchmarks.brokers.kafka import kafka
 from benchmarks.brokers.nats import nats
@@ -35,6 +35,8 @@ from benchmarks.relay import (
     waiting,
     write_impact,
 )
+from benchmarks.scale import relays as scale_relays
+from benchmarks.scale import tenants as scale_tenants
 
 BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "store.drain": store.drain,
@@ -43,10 +45,13 @@ BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "store.purge": history.purge,
     "relay.drain": drain.drain,
     "relay.drain_sqlite": drain.drain_sqlite,
+    "relay.drain_mariadb": drain.drain_mariadb,
     "relay.redrive": waiting.redrive,
     "relay.redrive_sqlite": waiting.redrive_sqlite,
+    "relay.redrive_mariadb": waiting.redrive_mariadb,
     "relay.due": waiting.due,
     "relay.due_sqlite": waiting.due_sqlite,
+    "relay.due_mariadb": waiting.due_mariadb,
     "relay.poisoned_key": throughput.poisoned_key,
     "relay.backlog": throughput.backlog,
     "relay.history": throughput.history,
@@ -68,7 +73,13 @@ BENCHMARKS: Final[dict[str, Callable[[], Awaitable[None]]]] = {
     "relay.latency": latency.latency,
     "relay.memory": memory.memory,
     "relay.write_isolation": write_impact.write_isolation,
+    "sizing.postgres": sizing.postgres,
+    "sizing.sqlite": sizing.sqlite,
+    "scale.tenants": scale_tenants.tenants,
+    "scale.relays": scale_relays.relays,
+    "scale.relays_rabbitmq": scale_relays.relays_rabbitmq,
     "monitor.status": monitor.status,
+    "dashboard.pages": dashboard.pages,
     "telemetry.metrics": telemetry.metrics,
     "rabbitmq": rabbitmq,
     "nats": nats,

@@ -29,8 +29,11 @@ _READ: Final = """
                    source, subject, correlation_id, causation_id, event_time, created_at, available_at, waits, attempts,
                    last_error, status_at
               from pillarbox_outbox o
-             where o.destination = 'default' and o.partition = l.partition and o.id + 0 > l.low and o.waits is null
-             order by o.destination, o.partition, o.id + 0
+             where o.destination = 'default'
+               and (o.partition::bigint << 57) + o.id > (l.partition::bigint << 57) + l.low
+               and (o.partition::bigint << 57) + o.id <= (l.partition::bigint << 57) + 144115188075855871
+               and o.waits is null
+             order by o.destination, (o.partition::bigint << 57) + o.id
              limit $3) o
      limit $4"""
 _SETTLE: Final = """

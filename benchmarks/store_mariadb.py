@@ -18,7 +18,7 @@ from pillarbox.stores.mariadb.schema import MariadbSchema
 from pillarbox.stores.mariadb.store import MariadbStore
 from pillarbox.stores.urls import parse_store_url
 
-__all__ = ["drain"]
+__all__ = ["drain", "empty_and_fill", "make_mariadb_store", "make_tables", "run_bare_loop", "run_statements"]
 
 URL: Final = os.environ.get("PILLARBOX_TEST_MARIADB", "mysql://root@127.0.0.1:3306/test")
 _MESSAGES: Final = 50_000
@@ -52,22 +52,22 @@ _CLOSE: Final = "delete from pillarbox_outbox where id in %s"
 
 async def drain() -> None:
     """`store.drain_mariadb`: 50,000 messages, batches of 1,000, 64 partitions, full history."""
-    async with _tables(Names("pillarbox_bench_store")) as names:
+    async with make_tables(Names("pillarbox_bench_store")) as names:
 
         async def ours() -> float:
-            await asyncio.to_thread(_fill, names)
-            return await store_loop(MariadbStore(URL, schema=names.schema), expected=_MESSAGES)
+            await empty_and_fill(names, messages=_MESSAGES)
+            return await store_loop(make_mariadb_store(names), expected=_MESSAGES)
 
         async def bare() -> float:
-            await asyncio.to_thread(_fill, names)
-            return await asyncio.to_thread(_bare_loop, names)
+            await empty_and_fill(names, messages=_MESSAGES)
+            return await run_bare_loop(names, expected=_MESSAGES)
 
         settings = {"messages": _MESSAGES, "batch": BATCH, "partitions": PARTITIONS, "history": "full"}
         await compare("store.drain_mariadb", ours=ours, bare=bare, target=at_least(0.6), settings=settings)
 
 
 @asynccontextmanager
-async def _tables(names: Names) -> AsyncIterator[Names]:
+async def make_tables(names: Names) -> AsyncIterator[Names]:
     """Create the tables in a database of their own, and drop it afterwards."""
     drop = f"drop database if exists `{names.schema}`"
     await asyncio.to_thread(_run, drop)
@@ -76,6 +76,27 @@ async def _tables(names: Names) -> AsyncIterator[Names]:
         yield names
     finally:
         await asyncio.to_thread(_run, drop)
+
+
+def make_mariadb_store(names: Names) -> MariadbStore:
+    return MariadbStore(URL, schema=names.schema)
+
+
+async def empty_and_fill(names: Names, *, messages: int, keys: int = KEYS) -> None:
+    """Empty the tables, and insert so many messages."""
+    tables = [f"truncate {names.table(table, quote='`')}" for table in ("outbox", "history", "claim")]
+    await asyncio.to_thread(_run, *tables)
+    await asyncio.to_thread(_run, names.qualify(_FILL, quote="`"), values=(PAYLOAD, messages, keys))
+
+
+async def run_statements(names: Names, *statements: str) -> None:
+    """Run statements that name the tables with the default prefix."""
+    await asyncio.to_thread(_run, *(names.qualify(sql, quote="`") for sql in statements))
+
+
+async def run_bare_loop(names: Names, *, expected: int) -> float:
+    """Return the rate of a bare loop of the same statements: the ceiling."""
+    return await asyncio.to_thread(_bare_loop, names, expected)
 
 
 def _run(*statements: str, values: tuple[object, ...] | None = None) -> None:
@@ -88,12 +109,7 @@ def _run(*statements: str, values: tuple[object, ...] | None = None) -> None:
 _DEEP: Final = ("cte_max_recursion_depth", "max_recursive_iterations")
 
 
-def _fill(names: Names) -> None:
-    _run(*(f"truncate {names.table(table, quote='`')}" for table in ("outbox", "history", "claim")))
-    _run(names.qualify(_FILL, quote="`"), values=(PAYLOAD, _MESSAGES, KEYS))
-
-
-def _bare_loop(names: Names) -> float:
+def _bare_loop(names: Names, expected: int) -> float:
     """Read rows, copy them into history and delete them, on one connection: the ceiling."""
     read, keep, close = (names.qualify(sql, quote="`") for sql in (_READ, _KEEP, _CLOSE))
     low, order, settled, empty = dict.fromkeys(range(PARTITIONS), 0), list(range(PARTITIONS)), 0, 0
@@ -115,5 +131,5 @@ def _bare_loop(names: Names) -> float:
             connection.commit()
             settled += len(rows)
         elapsed = time.perf_counter() - started
-    assert settled == _MESSAGES
+    assert settled == expected
     return settled / elapsed

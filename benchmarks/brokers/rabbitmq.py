@@ -17,7 +17,7 @@ from benchmarks.brokers.runner import measure
 from pillarbox.brokers.factory import transport_from_url
 from pillarbox.contracts.transport import Transport
 
-__all__ = ["rabbitmq"]
+__all__ = ["URL", "Rabbitmq", "rabbitmq"]
 
 URL: Final = os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672/")
 _attributes: Final = make_attribute_builder("cloudEvents:")
@@ -34,6 +34,10 @@ class Rabbitmq:
         self._connection: AbstractConnection | None = None
         self._exchange: AbstractExchange | None = None
         self._queue: AbstractQueue | None = None
+
+    @property
+    def exchange(self) -> str:
+        return self._name
 
     async def open(self) -> None:
         self._connection = await aio_pika.connect(URL)

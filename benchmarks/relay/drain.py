@@ -16,12 +16,13 @@ from benchmarks.comparison import at_least, compare
 from benchmarks.database import KEYS, PAYLOAD, create_tables, fill
 from benchmarks.relay.runner import SETTINGS, drain_store, make_store
 from benchmarks.store import bare_loop
+from benchmarks.store_mariadb import empty_and_fill, make_mariadb_store, make_tables, run_bare_loop
 from pillarbox.message import Names, compute_partition, new_message_id
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.urls import parse_store_url
 
-__all__ = ["drain", "drain_sqlite", "make_file"]
+__all__ = ["drain", "drain_mariadb", "drain_sqlite", "make_file"]
 
 _MESSAGES: Final = 100_000
 _RUNS: Final = 9
@@ -58,6 +59,24 @@ async def drain_sqlite() -> None:
         settings = {"messages": _MESSAGES, "keys": KEYS, "store": "sqlite"} | SETTINGS
         await compare("relay.drain_sqlite", ours=ours, bare=bare, target=at_least(0.6), settings=settings, runs=_RUNS)
 
+
+async def drain_mariadb() -> None:
+    """`relay.drain_mariadb`: the same out of MariaDB. The bare loop takes 1,000 messages of eight lanes at a time."""
+    async with make_tables(Names("pillarbox_bench_drain")) as names:
+
+        async def ours() -> float:
+            await empty_and_fill(names, messages=_MARIADB_MESSAGES)
+            return await drain_store(make_mariadb_store(names), messages=_MARIADB_MESSAGES)
+
+        async def bare() -> float:
+            await empty_and_fill(names, messages=_MARIADB_MESSAGES)
+            return await run_bare_loop(names, expected=_MARIADB_MESSAGES)
+
+        settings = {"messages": _MARIADB_MESSAGES, "keys": KEYS, "store": "mysql"} | SETTINGS
+        await compare("relay.drain_mariadb", ours=ours, bare=bare, target=at_least(0.6), settings=settings, runs=5)
+
+
+_MARIADB_MESSAGES: Final = 50_000
 
 _SQLITE_BATCH: Final = 1_000
 

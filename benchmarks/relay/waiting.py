@@ -10,9 +10,11 @@ from benchmarks.comparison import at_least, compare
 from benchmarks.database import KEYS, create_tables, empty, insert, key_sql, vacuum
 from benchmarks.relay.drain import make_file
 from benchmarks.relay.runner import SETTINGS, drain_store, make_store
+from benchmarks.store_mariadb import empty_and_fill, make_mariadb_store, make_tables, run_statements
+from pillarbox.message import Names
 from pillarbox.stores.sqlite import SqliteStore
 
-__all__ = ["due", "due_sqlite", "redrive", "redrive_sqlite"]
+__all__ = ["due", "due_mariadb", "due_sqlite", "redrive", "redrive_mariadb", "redrive_sqlite"]
 
 _REDRIVEN: Final = 20_000
 _DUE: Final = 50_000
@@ -22,6 +24,7 @@ _RETRY: Final = "update pillarbox_outbox set waits = 'retry', available_at = {}"
 _DEFER: Final = "update pillarbox_outbox set waits = 'deferred', available_at = {}"
 _NOW: Final = "now()"
 _NOW_SQLITE: Final = "unixepoch() * 1000000"
+_NOW_MARIADB: Final = "timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))"
 
 
 async def redrive() -> None:
@@ -42,6 +45,16 @@ async def redrive_sqlite() -> None:
 async def due_sqlite() -> None:
     """`relay.due_sqlite`: `relay.due` out of an SQLite file."""
     await _compare_sqlite("relay.due_sqlite", change=_DEFER, messages=_DUE, keys=KEYS)
+
+
+async def redrive_mariadb() -> None:
+    """`relay.redrive_mariadb`: `relay.redrive` on MariaDB."""
+    await _compare_mariadb("relay.redrive_mariadb", change=_RETRY, messages=_REDRIVEN, keys=_REDRIVEN)
+
+
+async def due_mariadb() -> None:
+    """`relay.due_mariadb`: `relay.due` on MariaDB."""
+    await _compare_mariadb("relay.due_mariadb", change=_DEFER, messages=_DUE, keys=KEYS)
 
 
 async def _compare(name: str, *, change: str, messages: int, keys: int, target: float) -> None:
@@ -81,5 +94,25 @@ async def _compare_sqlite(name: str, *, change: str, messages: int, keys: int) -
             bare=lambda: run(is_waiting=False),
             target=at_least(0.4),
             settings={"messages": messages, "keys": keys, "store": "sqlite"} | SETTINGS,
+            runs=_RUNS,
+        )
+
+
+async def _compare_mariadb(name: str, *, change: str, messages: int, keys: int) -> None:
+    async with make_tables(Names("pillarbox_bench_waiting")) as names:
+
+        async def run(*, is_waiting: bool) -> float:
+            await empty_and_fill(names, messages=messages, keys=keys)
+            if is_waiting:
+                await run_statements(names, change.format(_NOW_MARIADB))
+            await run_statements(names, "analyze table pillarbox_outbox")
+            return await drain_store(make_mariadb_store(names), messages=messages)
+
+        await compare(
+            name,
+            ours=lambda: run(is_waiting=True),
+            bare=lambda: run(is_waiting=False),
+            target=at_least(0.4),
+            settings={"messages": messages, "keys": keys, "store": "mysql"} | SETTINGS,
             runs=_RUNS,
         )

@@ -1,0 +1,1 @@
+"""Many stores, and many relays."""

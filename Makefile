@@ -16,7 +16,7 @@ TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test
 EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv pictures demo defaults example test check format bench simulate crash chain mutants fuzz fault-table deploy test-servers test-oldest test-newest constraints clean
+.PHONY: help venv pictures demo defaults example test check format bench simulate simulate-membership crash chain proof-upgrades proof-clusters mutants fuzz fault-table deploy test-servers test-portable test-handoff test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,11 +72,20 @@ bench: $(READY) ## Run the benchmarks; fails if a wanted figure is missed (ONLY=
 simulate: $(READY) ## Run seeds and broken variants on virtual time (SEEDS=2000, SEED=7 replays one)
 	$(BIN)/python -m proof.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
 
+simulate-membership: $(READY) ## Let 1,000 relays join, die and restart on virtual time, and judge their statements (ARGS="--relays 200" passes options)
+	$(BIN)/python -m proof.membership $(ARGS)
+
 crash: $(READY) ## Kill processes at named points and count what is lost (ARGS="--points claimed" passes options)
 	$(BIN)/python -m proof.crash $(ARGS)
 
 chain: $(READY) ## Kill relays and consumers between three services, and compare what they did (ARGS="--lines http" passes options)
 	$(BIN)/python -m proof.chain $(ARGS)
+
+proof-upgrades: $(READY) ## Run writers and relays of two releases while the schema goes up and down (ARGS="--stores sqlite --rounds 2" passes options)
+	$(BIN)/python -m proof.upgrades $(ARGS)
+
+proof-clusters: $(READY) ## Kill, freeze and restart the leaders of real clusters under load (ARGS="--clusters nats --faults kill" passes options)
+	$(BIN)/python -m proof.clusters $(ARGS)
 
 mutants: $(READY) ## Break the code in small ways, one at a time, and see which tests notice (JOBS=2, ONLY=relay tries one area)
 	$(BIN)/python -m proof.mutants --jobs $(if $(filter command line environment,$(origin JOBS)),$(JOBS),2) --page docs/mutants.md $(if $(ONLY),--only '$(ONLY)') $(ARGS)
@@ -89,6 +98,12 @@ fault-table: $(READY) ## Try every fault and partial outage on every broker, and
 
 test-servers: $(READY) ## Run what meets a server on other versions of it, and write docs/support.md (ROWS="mysql redis" runs these)
 	JOBS=$(JOBS) $(BIN)/python -m tests.support.server_matrix $(ROWS)
+
+test-portable: $(READY) ## Run the relay's behaviour on PostgreSQL with dialect=portable (ARGS passes options)
+	PILLARBOX_TEST_PORTABLE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/relay/behaviour -k portable $(ARGS)
+
+test-handoff: $(READY) ## Hand off to a real Debezium: downloads it once, 200 MB, and needs Java 17 or newer
+	PILLARBOX_TEST_HANDOFF=1 $(BIN)/python -m pytest tests/integration/test_handoff.py $(ARGS)
 
 test-oldest: $(OLDEST_READY) ## Run what meets drivers, SQLAlchemy, Alembic and Django with the oldest supported ones (TESTS=tests runs all)
 	$(OLDEST)/bin/python -m pytest $(TESTS) $(ARGS)

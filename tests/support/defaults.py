@@ -17,7 +17,8 @@ from pillarbox.consumer.settings import ConsumerSettings
 from pillarbox.dashboard.settings import DashboardSettings
 from pillarbox.operations.alerts import Thresholds
 from pillarbox.operations.health import ProbeSettings
-from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings
+from pillarbox.relay.addresses import TenantSettings
+from pillarbox.relay.settings import DestinationSettings, ProcessSettings, RelaySettings, SharingSettings
 from pillarbox.settings import Field, list_fields, to_plain
 
 __all__ = ["PAGE", "ROWS", "Default", "build_page", "list_settings", "read_default"]
@@ -38,7 +39,8 @@ class Default(NamedTuple):
 _SETTINGS: Final[dict[str, Sequence[type[msgspec.Struct]]]] = {
     "store": [StoreSettings],
     "outbox": [OutboxSettings],
-    "relay": [RelaySettings, ProcessSettings],
+    "tenants": [TenantSettings],
+    "relay": [RelaySettings, ProcessSettings, SharingSettings],
     "destinations.NAME": [DestinationSettings],
     "alerts": [Thresholds],
     "probes": [ProbeSettings],
@@ -49,9 +51,15 @@ _SETTINGS: Final[dict[str, Sequence[type[msgspec.Struct]]]] = {
 
 ROWS: Final = (
     Default("store", "prefix", "pillarbox_", "names of the tables begin with it"),
+    Default("tenants", "refresh", "30s", "tenants are asked for so often"),
+    Default("tenants", "prefix", "pillarbox_", "names of the tenants' tables begin with it"),
     Default("outbox", "unrouted", "skip", "an event that no route matches is recorded as skipped"),
     Default("outbox", "max_payload", 1_048_576, "bytes of a payload, 1 MiB; more is an error at publish"),
     Default("outbox", "serialize_keys", False, "keys are not locked"),
+    Default("relay", "total_window", 10_000, "messages of several stores in flight"),
+    Default("relay", "total_window_bytes", 268_435_456, "bytes of their payloads in flight, 256 MiB"),
+    Default("relay", "store_connections", 8, "connections to one PostgreSQL database for all stores in it"),
+    Default("relay", "store_threads", 32, "threads for the SQLite files of all stores"),
     Default("relay", "duties", ["send", "retry", "recover", "clean"], "a relay has all duties"),
     Default("relay", "service", "pillarbox", "name of the service in the registry"),
     Default("relay", "labels", {}, "a relay has no labels"),
@@ -92,6 +100,9 @@ ROWS: Final = (
     Default("destinations.NAME", "rate", None, "no limit of messages per second"),
     Default("destinations.NAME", "dead_letter", None, "failed messages stay where they are"),
     Default("destinations.NAME", "readiness", None, "brokers and handlers count for readiness, webhooks do not"),
+    Default("destinations.NAME", "handoff", None, "relays deliver; `debezium` hands it off"),
+    Default("destinations.NAME", "handoff_slot", None, "`pillarbox_NAME`"),
+    Default("destinations.NAME", "handoff_publication", None, "as the slot"),
     Default("alerts", "failed", 0, "critical above so many failed messages"),
     Default("alerts", "inbox_failed", 0, "critical above so many failed messages of a consumer"),
     Default("alerts", "oldest_warning", "1m", "a message has been due for so long"),
@@ -104,6 +115,7 @@ ROWS: Final = (
     Default("alerts", "near_failure", 0.6, "share of its attempts after which a message is listed as near failure"),
     Default("alerts", "relays", 1, "fewer live relays"),
     Default("alerts", "latency", "5m", "average latency over an hour"),
+    Default("alerts", "unpruned", "1d", "a handed-off message is not pruned for so long"),
     Default("alerts", "retry_rate", 0.1, "share of failed attempts over an hour"),
     Default("probes", "stuck_after", "15m", "a claim of this relay is stuck"),
     Default("probes", "stuck_messages", 0, "not alive above so many messages in stuck claims"),
@@ -140,7 +152,9 @@ ROWS: Final = (
 )
 
 WITHOUT_DEFAULT: Final = {
-    ("store", "url"), ("store", "schema"), ("store", "keep"), ("store", "pooler"), ("store", "synchronous"),
+    ("store", "url"), ("store", "schema"), ("store", "keep"), ("store", "pooler"), ("store", "dialect"),
+    ("store", "synchronous"),
+    ("tenants", "store"), ("tenants", "query"), ("tenants", "directory"), ("tenants", "schema"),
     ("outbox", "source"), ("outbox", "default"), ("outbox", "routes"), ("destinations.NAME", "name"),
 }  # fmt: skip
 """Settings that have none: they must be given, or what holds without them is the database's own affair."""

@@ -15,7 +15,7 @@ from psycopg import sql
 from pillarbox.message import Names
 from pillarbox.stores.mariadb.grants import grants as build_mariadb_grants
 from pillarbox.stores.migrations import build_script, split_script
-from pillarbox.stores.postgres.grants import Role, build_grants
+from pillarbox.stores.postgres.grants import Role, build_grants, build_portable_grants
 from tests.support.mariadb_server import connected
 
 __all__ = ["Granted", "Logins", "create_postgres_logins", "granted_roles", "mariadb_logins", "postgres_logins"]
@@ -30,10 +30,10 @@ class Logins:
     users: Mapping[Role, str]
     _granted: set[tuple[str, str | None, Role]] = field(default_factory=set)
 
-    def url_as(self, role: Role, url: str, names: Names) -> str:
+    def url_as(self, role: Role, url: str, names: Names, *, is_portable: bool = False) -> str:
         """Return the URL of the same database with the login of that role. The tables must be there."""
         if (url, names.schema, role) not in self._granted:
-            _grant(role, self.users[role], url, names)
+            _grant(role, self.users[role], url, names, is_portable=is_portable)
             self._granted.add((url, names.schema, role))
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
@@ -46,12 +46,13 @@ class Logins:
         _run(url, [statement.format(login=login) for statement in statements])
 
 
-def _grant(role: Role, user: str, url: str, names: Names) -> None:
+def _grant(role: Role, user: str, url: str, names: Names, *, is_portable: bool) -> None:
     if url.startswith("mysql"):
         # Whoever names tables without a database means the one of the URL.
         _run(url, split_script(build_mariadb_grants({role: f"{user}@%"}, names=names)))
     else:
-        _run(url, [build_grants({role: user}, names=names)])
+        build = build_portable_grants if is_portable else build_grants
+        _run(url, [build({role: user}, names=names)])
 
 
 def _run(url: str, statements: Iterable[str]) -> None:

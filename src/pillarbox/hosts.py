@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Generic, TypeVar
 
-__all__ = ["HostList", "is_local_host"]
+__all__ = ["HostList", "connect_first", "is_local_host"]
 
 H = TypeVar("H")
+T = TypeVar("T")
 _AVOIDED: Final = 30.0
 """Seconds for which a server that failed is tried after the others."""
 
@@ -77,3 +79,31 @@ class HostList(Generic[H]):
         oldest = self._clock() - _AVOIDED
         failed = {place: at for place, at in self._failed_at.items() if at > oldest}
         return sorted(range(len(self._hosts)), key=lambda place: (place in failed, failed.get(place, 0.0), place))
+
+
+async def connect_first(
+    hosts: HostList[H],
+    connect: Callable[[H, float], Awaitable[T]],
+    *,
+    seconds: float,
+    errors: type[Exception] | tuple[type[Exception], ...],
+) -> T:
+    """Return the connection of the first server that accepts; raise the first of these errors if none does.
+
+    `connect` gets a server and the seconds that it may take. All of them together take at most `seconds`, so that a
+    frozen server does not use up the time of the others.
+    """
+    first: Exception | None = None
+    for host, share in hosts.divide(seconds):
+        try:
+            connection = await connect(host, share)
+        except errors as error:
+            hosts.note_failure(host)
+            first = first or error
+        except asyncio.CancelledError:  # somebody waits no longer: the next attempt begins with another server
+            hosts.note_failure(host)
+            raise
+        else:
+            hosts.note_success(host)
+            return connection
+    raise first or ValueError("There is no server to connect to: name one.")

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.errors import TransportUnavailable
-from pillarbox.hosts import HostList
+from pillarbox.hosts import HostList, connect_first
 from pillarbox.stores.mariadb.connection import list_servers as list_mysql_servers
 from pillarbox.stores.postgres.driver import list_servers as list_postgres_servers
 
@@ -60,7 +59,7 @@ async def test_a_broker_is_the_first_server_that_accepts() -> None:
             raise TransportUnavailable("away is away")
         return host
 
-    assert await connect_first(hosts, connect, seconds=10) == "here"
+    assert await connect_first(hosts, connect, seconds=10, errors=TransportUnavailable) == "here"
     assert hosts.order() == ["here", "away"]
 
 
@@ -69,7 +68,7 @@ async def test_if_no_server_accepts_the_first_reason_is_told() -> None:
         raise TransportUnavailable(f"{host} is away")
 
     with pytest.raises(TransportUnavailable, match="a is away"):
-        await connect_first(HostList(["a", "b"]), connect, seconds=10)
+        await connect_first(HostList(["a", "b"]), connect, seconds=10, errors=TransportUnavailable)
 
 
 async def test_a_server_that_kept_us_waiting_is_the_last_next_time() -> None:
@@ -81,7 +80,7 @@ async def test_a_server_that_kept_us_waiting_is_the_last_next_time() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await connect_first(hosts, connect, seconds=10)
+            await connect_first(hosts, connect, seconds=10, errors=TransportUnavailable)
     assert hosts.order() == ["here", "frozen"]
 
 

@@ -1,4 +1,4 @@
-"""A connection that is opened when it is needed, to the first server that accepts, and again after it broke."""
+"""A connection that is opened when it is needed, and again after it broke."""
 
 from __future__ import annotations
 
@@ -8,34 +8,8 @@ from typing import Generic, Protocol, TypeVar
 
 from pillarbox.brokers.errors import not_open_error
 from pillarbox.errors import TransportUnavailable
-from pillarbox.hosts import HostList
 
-__all__ = ["Connection", "ReconnectingConnection", "connect_first"]
-
-H = TypeVar("H")
-T = TypeVar("T")
-
-
-async def connect_first(hosts: HostList[H], connect: Callable[[H, float], Awaitable[T]], *, seconds: float) -> T:
-    """Return the connection of the first server that accepts; raise the first `TransportUnavailable` if none does.
-
-    `connect` gets a server and the seconds that it may take. All of them together take at most `seconds`, so that a
-    frozen server does not use up the time of the others.
-    """
-    first: TransportUnavailable | None = None
-    for host, share in hosts.divide(seconds):
-        try:
-            connection = await connect(host, share)
-        except TransportUnavailable as error:
-            hosts.note_failure(host)
-            first = first or error
-        except asyncio.CancelledError:  # somebody waits no longer: the next attempt begins with another server
-            hosts.note_failure(host)
-            raise
-        else:
-            hosts.note_success(host)
-            return connection
-    raise first or TransportUnavailable("The URL names no server.")
+__all__ = ["Connection", "ReconnectingConnection"]
 
 
 class Connection(Protocol):

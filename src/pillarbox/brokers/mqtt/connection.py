@@ -21,12 +21,11 @@ from pillarbox.brokers.mqtt.client import ClientLoop, MqttClient, PackedProperti
 from pillarbox.brokers.mqtt.encoding import EncodedMessage
 from pillarbox.brokers.mqtt.errors import AcknowledgementPolicy, advise_on_refused_connect, to_outcome
 from pillarbox.brokers.mqtt.settings import MqttSettings
-from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.brokers.send_batch import DELIVERED, SendBatch
 from pillarbox.brokers.settings import Login
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.hosts import HostList
+from pillarbox.hosts import HostList, connect_first
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, ConnectFlags
@@ -72,7 +71,7 @@ async def start_session(
                 client_loop = ClientLoop(client)
                 return client_loop, await _exchange_connect(client_loop, *host, settings=settings)
 
-    return await connect_first(hosts, start_at, seconds=settings.timeout.total_seconds())
+    return await connect_first(hosts, start_at, seconds=settings.timeout.total_seconds(), errors=TransportUnavailable)
 
 
 async def _exchange_connect(

@@ -17,10 +17,11 @@ from pillarbox.brokers.nats.encoding import Delivery, parse_delivery, to_incomin
 from pillarbox.brokers.nats.errors import describe_error
 from pillarbox.brokers.nats.settings import NAME, NatsReceiverSettings, nats_receiver_settings
 from pillarbox.brokers.nats.streams import ConsumerState, ensure_consumer, find_ack_wait, find_horizon
-from pillarbox.brokers.reconnecting import ReconnectingConnection, connect_first
+from pillarbox.brokers.reconnecting import ReconnectingConnection
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.contracts.receiver import IncomingMessage, ReceiverFeatures
 from pillarbox.errors import TransportUnavailable
+from pillarbox.hosts import connect_first
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -188,7 +189,9 @@ class PullSubscription:
             )
             return subscription
 
-        subscription: Self = await connect_first(server.addresses, connect_to, seconds=server.seconds)
+        subscription: Self = await connect_first(
+            server.addresses, connect_to, seconds=server.seconds, errors=TransportUnavailable
+        )
         try:
             await subscription._start()
         except BaseException:

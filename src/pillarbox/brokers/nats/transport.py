@@ -32,7 +32,7 @@ from pillarbox.brokers.nats.errors import (
 )
 from pillarbox.brokers.nats.settings import NAME, NatsSettings, nats_settings
 from pillarbox.brokers.nats.streams import declare_stream
-from pillarbox.brokers.reconnecting import ReconnectingConnection, connect_first
+from pillarbox.brokers.reconnecting import ReconnectingConnection
 from pillarbox.brokers.send_batch import (
     DELIVERED,
     UNSENT,
@@ -49,6 +49,7 @@ from pillarbox.brokers.templates import compile_template, describe_address
 from pillarbox.contracts.finding import Finding
 from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
+from pillarbox.hosts import connect_first
 from pillarbox.message import Message
 from pillarbox.progress import StallTimeout
 from pillarbox.redaction import redact_line
@@ -238,7 +239,7 @@ class Publisher:
             )
             return publisher
 
-        return await connect_first(server.addresses, connect_to, seconds=server.seconds)
+        return await connect_first(server.addresses, connect_to, seconds=server.seconds, errors=TransportUnavailable)
 
     @property
     def has_batches(self) -> bool:

@@ -29,11 +29,10 @@ from pillarbox.brokers.rabbitmq.amqp import (
 )
 from pillarbox.brokers.rabbitmq.errors import Broken, Closed, Ended, NotAmqp, map_connect_error
 from pillarbox.brokers.rabbitmq.settings import NAME, RabbitmqConnectionSettings
-from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.brokers.settings import Login
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import TransportUnavailable
-from pillarbox.hosts import HostList
+from pillarbox.hosts import HostList, connect_first
 from pillarbox.progress import bound_unsent
 
 __all__ = ["Channel", "Connection", "Connector"]
@@ -362,7 +361,7 @@ class Connector:
 
     async def connect(self) -> Connection:
         """Connect to the first server that accepts; raise `TransportUnavailable` if none does."""
-        return await connect_first(self.servers, self._connect_to, seconds=self.seconds)
+        return await connect_first(self.servers, self._connect_to, seconds=self.seconds, errors=TransportUnavailable)
 
     async def _connect_to(self, server: ConnectionParameters, seconds: float) -> Connection:
         try:

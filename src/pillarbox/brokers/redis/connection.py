@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pillarbox.brokers.errors import describe_error, login_refused_error, not_open_error, tls_error, unreachable_error
-from pillarbox.brokers.reconnecting import connect_first
 from pillarbox.brokers.redis.encoding import encode_command
 from pillarbox.brokers.redis.errors import ErrorReply, is_demotion
 from pillarbox.brokers.redis.settings import NAME, RedisSettings
 from pillarbox.brokers.settings import Login
 from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import MissingExtra, TransportUnavailable
-from pillarbox.hosts import HostList
+from pillarbox.hosts import HostList, connect_first
 from pillarbox.redaction import redact_line
 
 __all__ = ["Connection", "ConnectionBroken", "ConnectionPool", "Server", "SharedConnection", "connect"]
@@ -177,7 +176,7 @@ async def connect(server: Server) -> Connection:
         master = await _ask_sentinel(server, sentinel, seconds=share)
         return await _connect_to(server, master, seconds=max(0.0, ends_at - loop.time()))
 
-    return await connect_first(server.sentinels, connect_by, seconds=seconds)
+    return await connect_first(server.sentinels, connect_by, seconds=seconds, errors=TransportUnavailable)
 
 
 async def _ask_sentinel(server: Server, sentinel: Host, *, seconds: float) -> Host:

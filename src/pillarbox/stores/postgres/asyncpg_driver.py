@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import asyncpg
 
+from pillarbox.hosts import connect_first
 from pillarbox.stores.liveness import set_keepalive
 from pillarbox.stores.postgres.driver import (
     EPOCH,
@@ -21,7 +22,6 @@ from pillarbox.stores.postgres.driver import (
     Pool,
     Refusal,
     Settings,
-    connect_first,
     encode_time,
     list_servers,
 )

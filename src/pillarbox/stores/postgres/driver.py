@@ -6,11 +6,10 @@ It follows asyncpg's own methods, so asyncpg needs no wrapper. Statements reach 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -28,14 +27,11 @@ __all__ = [
     "Pool",
     "Refusal",
     "Settings",
-    "connect_first",
     "decode_time",
     "encode_time",
     "list_servers",
     "load_driver",
 ]
-
-T = TypeVar("T")
 
 DriverName = Literal["asyncpg", "psycopg"]
 Isolation = Literal["read_committed", "repeatable_read"]
@@ -89,33 +85,6 @@ def list_servers(url: str) -> HostList[str]:
     if not any(pair.startswith(f"{_ATTRIBUTES}=") for pair in pairs):
         pairs.append(f"{_ATTRIBUTES}=read-write")
     return HostList([f"{scheme}://{login}{at}{host}{slash}{path}?{'&'.join(pairs)}" for host in hosts.split(",")])
-
-
-async def connect_first(
-    servers: HostList[str],
-    connect: Callable[[str, float], Awaitable[T]],
-    *,
-    seconds: float,
-    errors: tuple[type[Exception], ...],
-) -> T:
-    """Return the connection of the first server that `connect` accepts, within so many seconds; raise the first error.
-
-    `connect` gets a URL and the seconds that it may take.
-    """
-    first: Exception | None = None
-    for url, share in servers.divide(seconds):
-        try:
-            connection = await connect(url, share)
-        except errors as error:
-            servers.note_failure(url)
-            first = first or error
-        except asyncio.CancelledError:  # somebody waits no longer: the next attempt begins with another server
-            servers.note_failure(url)
-            raise
-        else:
-            servers.note_success(url)
-            return connection
-    raise first or ConnectionError("the URL names no server")
 
 
 class Connection(Protocol):

@@ -26,7 +26,7 @@ from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from pillarbox.errors import ConfigError
-from pillarbox.hosts import HostList
+from pillarbox.hosts import HostList, connect_first
 from pillarbox.stores.liveness import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, SEND_TIMEOUT
 from pillarbox.stores.postgres.driver import (
     Connection,
@@ -36,7 +36,6 @@ from pillarbox.stores.postgres.driver import (
     Pool,
     Refusal,
     Settings,
-    connect_first,
     decode_time,
     list_servers,
 )

@@ -24,6 +24,9 @@ __all__ = ["Binder", "Statements", "build_conditions", "choose_variants", "parse
 _NAME_LINE: Final = re.compile(r"^-- name: (.*)\n", re.MULTILINE)
 _NAME: Final = re.compile(r"([a-z][a-z0-9_]*)(?: since ([1-9]\d*))?")
 _BY_ID: Final = "order by id\n"
+_PAYLOAD: Final = "/* payload */ payload"
+_NO_PAYLOAD: Final = "''::bytea"
+"""As PostgreSQL writes it; SQLite and MariaDB take a parameter instead."""
 _ORDERS: Final = {
     Order.ID: _BY_ID,
     Order.ATTEMPTS: "order by attempts desc, id\n",
@@ -78,14 +81,21 @@ class Statements(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._chosen[0])
 
-    def fill(self, name: str, where: str, *, order: Order = Order.ID) -> str:
-        """Return a statement with the conditions of a selection in place of its `/* where */` mark."""
+    def fill(self, name: str, where: str, *, order: Order = Order.ID, payloads: bool = True) -> str:
+        """Return a statement with the conditions of a selection in place of its `/* where */` mark.
+
+        Without payloads, an empty one stands in place of the column behind the `/* payload */` mark: a viewer has no
+        right to them, and a list needs none.
+        """
         text = self[name].replace("/* where */", self._translate(f"and {where}") if where else "")
+        if not payloads:
+            text = text.replace(_PAYLOAD, _NO_PAYLOAD)
         return text if order is Order.ID else text.replace(_BY_ID, _ORDERS[order])
 
     def fill_count(self, name: str, where: str) -> str:
         """Return a statement that counts what another one finds. In no order: what is counted needs no sorting."""
-        return f"select count(*) from (\n{self.fill(name, where).replace(_BY_ID, chr(10))}) as counted"
+        found = self.fill(name, where, payloads=False)
+        return f"select count(*) from (\n{found.replace(_BY_ID, chr(10))}) as counted"
 
 
 def sort_rows(rows: Iterable[Sequence[Any]], order: Order) -> list[Any]:

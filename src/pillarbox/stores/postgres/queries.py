@@ -85,18 +85,18 @@ class PostgresQueries:
         now = self._now()
         async with self._database.snapshot() as connection:
             for statement, status in _choose_statements(states, selection):
-                name = statement if payloads else f"{statement}_bare"
                 if status is State.DELIVERED and order is Order.ID and _is_walked(selection):
-                    rows = await self._find_delivered(connection, name, selection, limit=limit)
+                    rows = await self._find_delivered(connection, statement, selection, limit=limit, payloads=payloads)
                 else:
                     parameters = Parameters((limit, *_list_values(statement, status, selection, now)))
                     where = build_conditions(selection, parameters)
-                    rows = await connection.fetch(self._sql.fill(name, where, order=order), *parameters.values)
+                    sql = self._sql.fill(statement, where, order=order, payloads=payloads)
+                    rows = await connection.fetch(sql, *parameters.values)
                 found |= {(row[0], row[1]): row for row in rows}
         return [message_from_stored_row(row) for row in sort_rows(found.values(), order)[:limit]]
 
     async def _find_delivered(
-        self, connection: Connection, statement: str, selection: Selection, *, limit: int
+        self, connection: Connection, statement: str, selection: Selection, *, limit: int, payloads: bool
     ) -> Sequence[Any]:
         """Find delivered messages of before a time, window by window: no index is sorted by it."""
         rows: list[Any] = []
@@ -104,7 +104,8 @@ class PostgresQueries:
         while window := await read_window(connection, self._sql, after=after, before=selection.changed_before):
             parameters = Parameters((limit - len(rows), State.DELIVERED.value))
             where = _bound(window, build_conditions(selection, parameters), parameters)
-            rows += await connection.fetch(self._sql.fill(statement, where), *parameters.values)
+            sql = self._sql.fill(statement, where, payloads=payloads)
+            rows += await connection.fetch(sql, *parameters.values)
             if window.next_after is None or len(rows) >= limit:
                 break
             after = window.next_after
@@ -145,7 +146,7 @@ class PostgresQueries:
             for statement, status in _choose_statements(list_states(selection), selection):
                 parameters = Parameters((limit - total, *_list_values(statement, status, selection, now)))
                 where = build_conditions(selection, parameters)
-                sql = self._sql.fill_count(f"{statement}_bare", where)
+                sql = self._sql.fill_count(statement, where)
                 total += await connection.fetchval(sql, *parameters.values)
                 if total >= limit:
                     break
@@ -197,10 +198,10 @@ class PostgresQueries:
                       choose_largest(counts, limit=limit) if len(group) > 1}  # fmt: skip
             ids = [part.example_id for part in parts]
             found: list[Message] = []
-            for name, second in (("find_held_bare", ()), ("find_closed_bare", (State.FAILED.value,))):
+            for name, second in (("find_held", ()), ("find_closed", (State.FAILED.value,))):
                 parameters = Parameters((2 * len(ids), *second))
                 where = build_conditions(Selection(ids=[id_ for id_ in ids if id_ is not None]), parameters)
-                rows = await connection.fetch(self._sql.fill(name, where), *parameters.values)
+                rows = await connection.fetch(self._sql.fill(name, where, payloads=False), *parameters.values)
                 found += [message_from_stored_row(row) for row in rows]
         return merge_failures(parts, found, counted_to=counted_to, keys=shared)
 
@@ -235,10 +236,10 @@ class PostgresQueries:
             heads = {row[1]: row for row in rows if row[2] != Waits.PARKED}
             found: list[Message] = []
             now = self._now()
-            for name, second in (("find_held_bare", ()), ("find_pending_bare", (now,)), ("find_sending_bare", (now,))):
+            for name, second in (("find_held", ()), ("find_pending", (now,)), ("find_sending", (now,))):
                 parameters = Parameters((limit, *second))
                 where = build_conditions(Selection(ids=list(heads)), parameters)
-                rows = await connection.fetch(self._sql.fill(name, where), *parameters.values)
+                rows = await connection.fetch(self._sql.fill(name, where, payloads=False), *parameters.values)
                 found += [message_from_stored_row(row) for row in rows]
         return [
             BlockedKeyCount(

@@ -2,27 +2,7 @@
 -- Pending messages that wait for their time or behind another: never fresh, so through the index of those that wait, not looking at
 -- more than so many. $1 limit, $2 now or null, $3 reasons to wait, $4 destination or null
 select id, message_id, destination, partition, kind, type, topic, key,
-       payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
-  from pillarbox_outbox
- where id = any(array(
-        select w.id from unnest($3::text[]) as reason (waits)
-         cross join lateral (
-                select o.id from pillarbox_outbox o
-                 where o.waits = reason.waits and o.waits is not null and ($4::text is null or o.destination = $4)
-                 order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
-                 limit 100000
-               ) w))
-   and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
- order by id
- limit $1
-
--- name: find_waiting_bare
--- Pending messages that wait for their time or behind another: never fresh, so through the index of those that wait, not looking at
--- more than so many, without their payloads, which a viewer has no right to. $1 limit, $2 now or null, $3 reasons to wait, $4 destination or null
-select id, message_id, destination, partition, kind, type, topic, key,
-       ''::bytea, content_type, headers, source, subject,
+       /* payload */ payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where id = any(array(

@@ -1,18 +1,7 @@
 -- name: find_pending
 -- Open messages that are in no live relay's hands. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
-       payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
-  from pillarbox_outbox
- where (waits is null or waits <> 'held') and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
- order by id
- limit $1
-
--- name: find_pending_bare
--- Open messages that are in no live relay's hands, without their payloads, which a viewer has no right to. $1 limit, $2 now or null
-select id, message_id, destination, partition, kind, type, topic, key,
-       ''::bytea, content_type, headers, source, subject,
+       /* payload */ payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where (waits is null or waits <> 'held') and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
@@ -24,27 +13,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
 -- Pending messages that were tried before: never fresh, so through the indexes of those that wait,
 -- not looking at more than so many of them. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
-       payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
-  from pillarbox_outbox
- where id = any(array(
-        select id from (select id, last_error from pillarbox_outbox where waits in ('deferred', 'retry')
-                         order by destination, partition, available_at, id limit 10000) timed
-         where last_error is not null
-        union
-        select id from (select id, last_error, waits from pillarbox_outbox where waits in ('retry', 'parked', 'held')
-                         order by destination, partition, key, id + 0 limit 100000) blocked
-         where last_error is not null and waits <> 'held'))
-   and id not in (select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp())) /* where */
- order by id
- limit $1
-
--- name: find_tried_bare
--- Pending messages that were tried before: never fresh, so through the indexes of those that wait,
--- not looking at more than so many of them, without their payloads, which a viewer has no right to. $1 limit, $2 now or null
-select id, message_id, destination, partition, kind, type, topic, key,
-       ''::bytea, content_type, headers, source, subject,
+       /* payload */ payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'pending'
   from pillarbox_outbox
  where id = any(array(
@@ -63,18 +32,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
 -- name: find_sending
 -- Messages in a live relay's hands: found through the claims. $1 limit, $2 now or null
 select id, message_id, destination, partition, kind, type, topic, key,
-       payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'sending'
-  from pillarbox_outbox
- where (waits is null or waits <> 'held') and id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
-                   where m.id is not null and r.expires_at > coalesce($2::timestamptz, transaction_timestamp()))) /* where */
- order by id
- limit $1
-
--- name: find_sending_bare
--- Messages in a live relay's hands: found through the claims, without their payloads, which a viewer has no right to. $1 limit, $2 now or null
-select id, message_id, destination, partition, kind, type, topic, key,
-       ''::bytea, content_type, headers, source, subject,
+       /* payload */ payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'sending'
   from pillarbox_outbox
  where (waits is null or waits <> 'held') and id = any(array(select m.id from pillarbox_claim c join pillarbox_relay r on r.relay_id = c.relay_id, unnest(c.message_ids) as m (id)
@@ -85,17 +43,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
 -- name: find_held
 -- Failed messages that block their key: through the index of the blocked. $1 limit
 select id, message_id, destination, partition, kind, type, topic, key,
-       payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'failed'
-  from pillarbox_outbox
- where waits = 'held' and waits in ('retry', 'parked', 'held') /* where */
- order by id
- limit $1
-
--- name: find_held_bare
--- Failed messages that block their key: through the index of the blocked, without their payloads, which a viewer has no right to. $1 limit
-select id, message_id, destination, partition, kind, type, topic, key,
-       ''::bytea, content_type, headers, source, subject,
+       /* payload */ payload, content_type, headers, source, subject,
        correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity') as available_at, waits, attempts, last_error, status_at, 'failed'
   from pillarbox_outbox
  where waits = 'held' and waits in ('retry', 'parked', 'held') /* where */
@@ -105,17 +53,7 @@ select id, message_id, destination, partition, kind, type, topic, key,
 -- name: find_closed
 -- Closed messages of one status. $1 limit, $2 status
 select id, message_id, destination, partition, coalesce(kind, 'event'), type, topic, key,
-       payload, coalesce(content_type, 'application/json'), headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, available_at, null, coalesce(attempts, 0) as attempts, last_error, status_at, status
-  from pillarbox_history
- where status = $2 /* where */
- order by id
- limit $1
-
--- name: find_closed_bare
--- Closed messages of one status, without their payloads, which a viewer has no right to. $1 limit, $2 status
-select id, message_id, destination, partition, coalesce(kind, 'event'), type, topic, key,
-       ''::bytea, coalesce(content_type, 'application/json'), headers, source, subject,
+       /* payload */ payload, coalesce(content_type, 'application/json'), headers, source, subject,
        correlation_id, causation_id, event_time, created_at, available_at, null, coalesce(attempts, 0) as attempts, last_error, status_at, status
   from pillarbox_history
  where status = $2 /* where */

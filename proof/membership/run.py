@@ -33,6 +33,11 @@ _MOST_HERD: Final = 2.5
 _MOST_TAKE_HERD: Final = 8.0
 """Takeovers in the busiest tenth of a second, over the average of the time from the first to the last."""
 
+_MOST_AT_ONCE: Final = 6
+"""Statements of each relay in the busiest second, beside takeovers: it registers, looks twice and renews."""
+_MOST_TAKEN: Final = 12_000
+"""Statements of takeovers in the busiest second of all relays."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -172,6 +177,8 @@ class _Story:
             yield f"a lane was served by nobody for {phase.longest_gap:.1f} s, and at most {gap:.1f} s are allowed"
         if phase.take_herd > _MOST_TAKE_HERD:
             yield f"{phase.take_herd:.1f} times the average of takeovers came in a tenth of a second"
+        if phase.peak > _MOST_AT_ONCE * relays + _MOST_TAKEN:
+            yield f"{phase.peak:,} statements came in one second"
         average = self._size.destinations * PARTITIONS / relays
         if not 0.5 * average - 2 <= phase.lanes[0] <= phase.lanes[1] <= 1.5 * average + 2 and is_quiet:
             yield f"relays own from {phase.lanes[0]} to {phase.lanes[1]} lanes, and {average:.1f} on average"

@@ -23,7 +23,15 @@ from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["Assignment", "Heartbeat", "LeaseLost", "Rebalancer", "compute_targets", "plan_assignment"]
+__all__ = [
+    "Assignment",
+    "Heartbeat",
+    "LeaseLost",
+    "Rebalancer",
+    "compute_spread",
+    "compute_targets",
+    "plan_assignment",
+]
 
 _LEAST_PATIENCE: Final = 1.0
 _TAKEOVERS: Final = 4
@@ -38,6 +46,12 @@ _CROWD: Final = 500
 """Live relays above which each looks at the registry more seldom, so that all together do not look more often."""
 _LONGEST_WATCH: Final = 1.1
 """Average seconds between two looks at the registry, however many relays there are: a takeover begins soon after."""
+_TAKEOVERS_PER_SECOND: Final = 4_000
+"""Takeovers of all relays together. Where more are due at once, relays wait a drawn time before they begin."""
+_SHORTEST_SPREAD: Final = 0.05
+"""Seconds; less is not worth a second look at the registry."""
+_LONGEST_SPREAD: Final = 0.25
+"""Part of the lease over which takeovers are spread at most: nobody serves these lanes meanwhile."""
 _LEASES_TO_READ: Final = 6
 """Leases after which the registry is read though its digest is the same."""
 _RING: Final = 2**128
@@ -206,7 +220,7 @@ class Rebalancer:
         found = await self._read_registry(owned)
         if found is None:
             return
-        registry, targets = found
+        registry, targets = await self._await_turn(found, owned)
         slots = asyncio.Semaphore(_TAKEOVERS)
 
         async def rebalance(name: str, pipeline: Pipeline) -> bool:
@@ -245,6 +259,18 @@ class Rebalancer:
         if before.targets == targets:
             self._known.adopted = before.adopted
         return registry, targets
+
+    async def _await_turn(
+        self, found: tuple[Registry, Mapping[str, int]], owned: Mapping[str, frozenset[int]]
+    ) -> tuple[Registry, Mapping[str, int]]:
+        """Wait for a drawn part of the time over which all relays spread their takeovers; return the registry then."""
+        turn, waited = self._dice.random(), 0.0
+        # The first look of a relay among many that start together does not show all of them yet.
+        while (wait := turn * compute_spread(found[0], lease=self._lease.duration) - waited) > 0:
+            await asyncio.sleep(wait)
+            waited += wait
+            found = await self._read_registry(owned) or found
+        return found
 
     async def _follow_requests(self) -> None:
         requests = {request.destination: request for request in await self._store.requests()}
@@ -329,6 +355,20 @@ class Assignment(msgspec.Struct, frozen=True):
 
     take: frozenset[int] = frozenset()
     release: frozenset[int] = frozenset()
+
+
+def compute_spread(registry: Registry, *, lease: float) -> float:
+    """Return the seconds over which relays should spread their takeovers; 0 if few are due.
+
+    A thousand relays that start at once, or that all lost their leases while the database was away, have thousands of
+    lanes to take.
+    """
+    served = [frozenset(relay.destinations) for relay in registry.relays]
+    free = sum(PARTITIONS - len(registry.owners.get(name, {})) for name in frozenset().union(*served))
+    # One takeover takes all lanes of a destination that a relay wants.
+    takeovers = min(free, sum(len(destinations) for destinations in served))
+    seconds = min(takeovers / _TAKEOVERS_PER_SECOND, _LONGEST_SPREAD * lease)
+    return seconds if seconds >= _SHORTEST_SPREAD else 0.0
 
 
 def compute_targets(registry: Registry, relay_id: UUID, *, max_lanes: int | None = None) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pillarbox.contracts.store import Registry, RelayInfo
 from pillarbox.message import PARTITIONS
-from pillarbox.relay.membership import Assignment, compute_targets, plan_assignment
+from pillarbox.relay.membership import Assignment, compute_spread, compute_targets, plan_assignment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
@@ -129,3 +129,31 @@ def test_relays_that_move_in_turn_end_with_even_shares(count: int, data: st.Data
             owners |= dict.fromkeys(move.take, me)
     shares = sorted(list(owners.values()).count(me) for me in relays)
     assert (sum(shares), shares[-1] - shares[0] <= 1) == (PARTITIONS, True)
+
+
+# --- many relays at once ---
+
+
+def fleet(relays: int, destinations: int, *, taken: int = 0) -> Registry:
+    names = [f"d{number}" for number in range(destinations)]
+    members = [relay(UUID(int=number + 1), serves=names, reaches=names) for number in range(relays)]
+    return Registry(NOW, members, {name: dict.fromkeys(range(taken), A) for name in names})
+
+
+@pytest.mark.parametrize(("relays", "destinations"), [(1, 1), (1, 100), (10, 10), (100, 1)])
+def test_few_takeovers_begin_at_once(relays: int, destinations: int) -> None:
+    assert compute_spread(fleet(relays, destinations), lease=10) == 0
+
+
+def test_takeovers_of_a_fleet_that_starts_are_spread_by_their_number() -> None:
+    assert compute_spread(fleet(100, 60), lease=10) == 60 * PARTITIONS / 4_000
+    assert compute_spread(fleet(40, 100), lease=10) == 40 * 100 / 4_000  # one takes all that it wants of a destination
+
+
+def test_a_long_spread_ends_well_before_the_lease() -> None:
+    assert compute_spread(fleet(200, 1_000), lease=10) == 2.5
+
+
+def test_what_is_owned_needs_no_takeover() -> None:
+    assert compute_spread(fleet(100, 60, taken=PARTITIONS), lease=10) == 0
+    assert compute_spread(fleet(100, 60, taken=PARTITIONS - 1), lease=10) == 0

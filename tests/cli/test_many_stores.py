@@ -6,15 +6,21 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from signal import SIGKILL
+from threading import Event
 
 import pytest
 
 from pillarbox import Outbox
 from pillarbox.stores.factory import open_schema
 from tests.support.cli.program import RunResult, pillarbox
+from tests.support.cli.relay_process import RelayProcess, start_relay
 from tests.support.http_endpoint import Endpoint
+from tests.support.relay_behaviour.scene import until
 
 PASSWORD = "c4nary-s3cret"
 GOOD = ("billing", "orders")
@@ -29,33 +35,45 @@ async def endpoint() -> AsyncIterator[Endpoint]:
     await made.stop()
 
 
+@dataclass
+class ShopPlace:
+    folder: Path
+    url: str
+
+
 class Tenants:
     """Two files, and with `away` a server that nobody reaches."""
 
     def __init__(self, folder: Path, endpoint: Endpoint) -> None:
-        self._folder = folder
+        self.folder = folder
         self._endpoint = endpoint
 
     async def install(self) -> None:
         for name in GOOD:
-            await open_schema(f"sqlite:///{self._folder}/{name}.db").install()
+            await open_schema(f"sqlite:///{self.folder}/{name}.db").install()
         self.configure()
 
     def configure(self, *, away: bool = True) -> None:
-        text = "".join(f'[stores.{name}]\nurl = "sqlite:///{self._folder}/{name}.db"\n' for name in GOOD)
+        text = "".join(f'[stores.{name}]\nurl = "sqlite:///{self.folder}/{name}.db"\n' for name in GOOD)
         text += f'[stores.away]\nurl = "postgresql://somebody:{PASSWORD}@127.0.0.1:1/nothing"\n' if away else ""
         text += f'[destinations.hooks]\nurl = "{self._endpoint.url}?allow_private=true"\n'
-        (self._folder / "pillarbox.toml").write_text(text)
+        (self.folder / "pillarbox.toml").write_text(text)
 
-    def publish(self, name: str, count: int) -> None:
+    def publish(self, name: str, count: int, *, start: int = 0, keys: int = 1_000) -> None:
+        """Publish numbers in one transaction, the keys in turn."""
         outbox = Outbox(routes="hooks", source=f"/{name}")
-        with closing(sqlite3.connect(self._folder / f"{name}.db")) as connection, connection:
-            for number in range(count):
-                outbox.publish(connection, {"from": name, "n": number}, type="counted", key=f"{number}")
+        with closing(sqlite3.connect(self.folder / f"{name}.db", timeout=60)) as connection, connection:
+            for number in range(start, start + count):
+                outbox.publish(connection, {"from": name, "n": number}, type="counted", key=f"{number % keys}")
+
+    def start_relay(self) -> AbstractAsyncContextManager[RelayProcess]:
+        stores = [f"{name}=sqlite:///{self.folder}/{name}.db" for name in (*GOOD, "away")]
+        more = [option for store in stores[1:] for option in ("--store", store)]
+        return start_relay(ShopPlace(self.folder, stores[0]), *more, "--lease", "1s", "--log-level", "error")
 
     async def run(self, *arguments: str) -> RunResult:
         """Run the program; whatever it says, it says no password and shows no traceback."""
-        ran = await asyncio.to_thread(pillarbox, *arguments, cwd=self._folder)
+        ran = await asyncio.to_thread(pillarbox, *arguments, cwd=self.folder)
         assert PASSWORD not in ran.out + ran.err
         assert "Traceback" not in ran.err
         return ran
@@ -134,3 +152,46 @@ async def test_a_command_for_one_store_asks_which(tenants: Tenants) -> None:
     assert ran.code == 2
     assert "--store NAME" in ran.sentence
     assert (await tenants.run("messages", "list", "--store", "orders")).code == 0
+
+
+KEYS = 4
+
+
+async def test_killed_relays_lose_nothing_of_any_store_and_keep_its_order(tenants: Tenants, endpoint: Endpoint) -> None:
+    """One of two is killed under load and replaced, three times. A third store is missing all the while."""
+    stop = Event()
+
+    def write(name: str) -> int:
+        for batch in count():
+            tenants.publish(name, 5, start=5 * batch, keys=KEYS)
+            if stop.wait(0.02):
+                return 5 * (batch + 1)
+        raise AssertionError("a count does not end")
+
+    async with AsyncExitStack() as started, asyncio.TaskGroup() as group:
+        writers = {name: group.create_task(asyncio.to_thread(write, name)) for name in GOOD}
+        try:
+            relays = [await started.enter_async_context(tenants.start_relay()) for _ in range(2)]
+            for _ in range(3):
+                await until_taken(endpoint, len(endpoint.taken) + 60)
+                relays.pop(0).signal(SIGKILL)
+                relays.append(await started.enter_async_context(tenants.start_relay()))
+        finally:
+            stop.set()
+        committed = {name: await writers[name] for name in GOOD}
+        await until(lambda: len(list_arrived(endpoint)) == sum(committed.values()), within=60)
+        assert [relay.process.returncode for relay in relays] == [None, None]
+    for name, total in committed.items():
+        for key in range(KEYS):
+            numbers = [number for store, number in list_arrived(endpoint) if store == name and number % KEYS == key]
+            assert numbers == [*range(key, total, KEYS)]
+
+
+async def until_taken(endpoint: Endpoint, total: int) -> None:
+    await until(lambda: len(endpoint.taken) >= total, within=60)
+
+
+def list_arrived(endpoint: Endpoint) -> list[tuple[str, int]]:
+    """List the stores and numbers that arrived, in the order in which each came first."""
+    bodies = (json.loads(one.body) for one in endpoint.taken)
+    return list(dict.fromkeys((body["from"], body["n"]) for body in bodies))

@@ -322,7 +322,8 @@ class _Runner:
         """Run pytest; return its report."""
         report = self.folder / "report.xml"
         report.unlink(missing_ok=True)
-        command = [self.python, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir={self.folder}"]
+        command = [self.python, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir={self.folder}",
+                   "-o", "faulthandler_timeout=7300"]  # fmt: skip
         done = subprocess.run([*command, *arguments], cwd=_ROOT, env=self.variables, check=False)
         if done.returncode not in _RAN_TO_ITS_END or not report.exists():
             raise RowBroken(f"pytest ended with code {done.returncode} before its end")

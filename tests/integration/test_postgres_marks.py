@@ -170,6 +170,19 @@ async def test_no_mark_passes_a_message_that_is_fresh(store: PostgresStore, admi
     assert (await read(store, None))[0] == [1, 2_000]
 
 
+async def test_a_lane_with_a_backlog_is_marked_up_to_it(store: PostgresStore, admin: Any) -> None:
+    """A relay that starts over a million messages need not walk those that were delivered before."""
+    relay_id = await own(store)
+    await admin.execute(INSERT, 3_000, 3)
+    await admin.execute("delete from pillarbox_outbox where id < 1500")
+    await read(store, None)
+    await mark(store, relay_id, admin, 1_499)
+    marks = dict(await admin.fetch("select partition, done_to from pillarbox_lane"))
+    assert marks.pop(3) == 1_499
+    assert len(set(marks.values())) == 1, "the others have nothing fresh"
+    assert (await read(store, None))[0][:2] == [1_500, 1_501]
+
+
 @pytest.mark.parametrize("younger", [False, True])
 async def test_no_mark_passes_what_may_still_be_committed(
     store: PostgresStore, admin: Any, postgres_url: str, names: Names, younger: bool

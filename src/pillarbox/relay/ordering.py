@@ -872,8 +872,10 @@ class LaneOrdering:
         """Send again, and read the blocked keys and then every lane from its start.
 
         What is being read or claimed now was chosen before a person may have changed the table, so none of it is sent.
+        Lanes that are granted later bring their blocked keys.
         """
-        self.is_open = self.must_read_blocked = True
+        self.is_open = True
+        self.must_read_blocked |= bool(self._lanes)
         for partition, lane in self._lanes.items():
             lane.must_restart = True
             self._suspend(partition)

@@ -57,6 +57,11 @@ _COLD_SECONDS: Final = 0.1
 _LEAST_ROOM: Final = 8
 """Reading waits until an eighth of the window is free: many small reads cost more than a few large ones."""
 _ROTATION: Final = 8
+_BATCHES: Final = 2
+"""Batches that are read and claimed at a time while there is more than one: a statement costs nearly the same."""
+_IN_TURN: Final = 4
+"""One of so many reads begins at the next lane, however far behind others are. A few large messages can fill a read
+before its second lane."""
 _EMPTY_PROBES: Final = 2
 """After so many reads in a row that found nothing, there is no message to probe a destination with."""
 
@@ -82,15 +87,13 @@ class Reader:
         self._cursor: Cursor | None = None
         self._retry_interval = retry_interval.total_seconds()
         self._sends_first = sends_first
-        self._rounds = 0
-        self._first_lane = 0
+        self._rounds = self._reads = self._first_lane = 0
         self._due_at = 0.0
         self._due_mark: DueMark | None = None
         """Where the search for due messages goes on; None at its start."""
         self._due_pages = 1
-        self._due_reread_at = 0.0
-        self._due_cost = 0.0
-        """Seconds that this search has taken."""
+        self._due_reread_at = self._due_cost = 0.0
+        """When it looks at its start again; seconds that it has taken."""
         self._fresh_at = 0.0
         """From when on fresh messages are read again while waiting ones flow."""
         self._addressing = find_addressing(transport)
@@ -113,6 +116,8 @@ class Reader:
         """Most lanes without a mark that one read takes."""
         self._has_cold = False
         """The last read left lanes without a mark out."""
+        self.is_behind = False
+        """The last read of fresh messages came back full."""
         self.is_resting = False
         """The shared poll looks in place of its rounds."""
         self.empty_rounds = 0
@@ -280,11 +285,11 @@ class Reader:
         cold = [*sorted(restart), *(p for p in partitions if p not in marked and p not in restart)][: self._cold_lanes]
         read, lanes = {*marked, *cold}, len(partitions)
         partitions = [partition for partition in partitions if partition in read]
-        order, reread = self._rotate(partitions), self._choose_reread(partitions)
+        order, reread = self._order_lanes(partitions), self._choose_reread(partitions)
         state.ordering.load_hot_keys(reread)
         if cursor is not None:
             cursor = cursor.restart(restart, whole=reread).skip_keys(state.ordering.hot_keys)
-        limit, began_at = min(state.settings.batch, state.ordering.room), state.clock.monotonic()
+        limit, began_at = self._choose_limit(), state.clock.monotonic()
         try:
             result = await state.store.read(
                 state.name, partitions=order, cursor=cursor, limit=limit, max_bytes=state.ordering.room_bytes
@@ -294,6 +299,7 @@ class Reader:
             self._cold_lanes = max(1, len(cold) // _COLD_STEP)
             raise
         ended_at = state.clock.monotonic()
+        self.is_behind = len(result.messages) >= limit
         self._fresh_at = ended_at if result.messages else ended_at + _FRESH_REST * (ended_at - began_at)
         self._cursor, self._cursor_lanes = result.cursor, frozenset(order)
         if not (result.messages or result.complete or result.cursor.low):
@@ -307,6 +313,12 @@ class Reader:
         self._drop_reused_lanes()
         await self._start_claim(decision)
         return len(decision.take) + len(decision.park)
+
+    def _choose_limit(self) -> int:
+        """Return how many fresh messages to read: more while reads come back full."""
+        state = self._state
+        batches = _BATCHES if self.is_behind and not state.is_probing else 1
+        return min(batches * state.settings.batch, state.ordering.room)
 
     def _drop_reused_lanes(self) -> None:
         """Forget lanes in which ids were used again. They are still this relay's, so it takes them and reads anew."""
@@ -398,7 +410,7 @@ class Reader:
         state = self._state
         if not state.ordering.has_room:
             return 0
-        reads = state.ordering.next_key_reads(max(_KEYS_PER_ROUND, state.settings.batch))
+        reads = state.ordering.next_key_reads(max(_KEYS_PER_ROUND, _BATCHES * state.settings.batch))
         if not reads:
             return 0
         try:
@@ -471,11 +483,21 @@ class Reader:
             found += len(decision.take) + len(decision.park)
         return found
 
-    def _rotate(self, partitions: Sequence[int]) -> list[int]:
-        """Begin each read at another lane, so that none is always last, and each is first in its turn.
+    def _order_lanes(self, partitions: Sequence[int]) -> list[int]:
+        """Put the lanes first that are furthest behind: what was written first is sent first, and stands together.
 
-        A few large messages can fill a read before its second lane.
+        Now and then each lane is the first in its turn: one that comes no further must not hold the others up.
         """
+        self._reads += 1
+        turn, rest = divmod(self._reads, _IN_TURN)
+        if not rest:
+            first = turn % len(partitions)
+            return [*partitions[first:], *partitions[:first]]
+        low = {} if self._cursor is None else self._cursor.low
+        return sorted(self._rotate(partitions), key=lambda partition: low.get(partition, 0))
+
+    def _rotate(self, partitions: Sequence[int]) -> list[int]:
+        """Begin at another lane each time, so that none is always last of those that are equally far."""
         self._first_lane += _ROTATION
         if self._first_lane >= len(partitions):
             self._first_lane = (self._first_lane + 1) % min(_ROTATION, len(partitions))

@@ -420,13 +420,24 @@ class Relay:
             await asyncio.gather(leaving, return_exceptions=True)
 
     async def _leave(self, lease: Lease) -> None:
+        is_behind = any(pipeline.reader.is_behind for pipeline in self._pipelines.values())
         await asyncio.gather(
             *(
                 pipeline.drain(within=pipeline.state.settings.send_timeout.total_seconds())
                 for pipeline in self._pipelines.values()
             )
         )
+        if is_behind:
+            await self._mark_lanes(lease)
         await self._leave_registry(lease)
+
+    async def _mark_lanes(self, lease: Lease) -> None:
+        """Note how far the lanes are done with: whoever takes them over need not walk through what was delivered."""
+        try:
+            for _ in range(2):  # what was read last is marked once the transactions of that time have ended
+                await self._store.mark_lanes(lease.relay_id)
+        except StoreError as error:
+            self._telemetry.on_store_failed("marking lanes", error)
 
     async def _leave_registry(self, lease: Lease) -> None:
         """Give every lane up, so that nobody has to wait for the end of the lease.

@@ -103,6 +103,7 @@ _LANES_PER_READ: Final = 8
 """A full read spreads over at least so many lanes, so that one lane's backlog does not crowd out other keys."""
 _LEAST_DONE: Final = 1_000
 """A lane's mark is written when it wins at least so many ids: to walk fewer dead rows costs nothing."""
+_WAITS: Final[Mapping[str, Waits]] = {waits.value: waits for waits in Waits}
 _COUNTED_READS: Final = 64
 """After a large payload so many reads count bytes as they go: where one is, more are likely."""
 _LATE_PER_LIMIT: Final = 10
@@ -287,7 +288,7 @@ class PostgresStore:
                 )
                 if lanes:
                     columns = (list(column) for column in zip(*lanes, strict=True))
-                    await connection.execute(self._sql["lanes_mark_done"], *columns, done.last_id, done.tx)
+                    await connection.execute(self._sql["lanes_mark_done"], *columns, done.tx)
             # After the id was read, and not the end of a snapshot: transactions that run may be above that.
             tx = int(await connection.fetchval("select pg_current_xact_id()::text"))
         self._done = _Done(last, tx, session)
@@ -386,7 +387,7 @@ class PostgresStore:
         async with self._database.quick() as connection:
             rows = await connection.fetch(self._sql["blocked_keys"], destination, list(partitions))
         return [
-            BlockedKey(partition, key, Waits(front), astray=not is_key_of_lane(key, partition))
+            BlockedKey(partition, key, _WAITS[front], astray=not is_key_of_lane(key, partition))
             for partition, key, front in rows
         ]
 

@@ -165,31 +165,34 @@ select partition, done_to from pillarbox_lane
    and done_tx <= pg_snapshot_xmax(pg_current_snapshot())
 
 -- name: lanes_find_done
--- The lanes of a relay that have nothing fresh up to an id, if every transaction has ended that began before a message of
--- that id was read: only those can have drawn the id, or an earlier one. $1 relay, $2 the id, $3 a transaction that began
--- after it was read, $4 ids that a mark must win
-select l.destination, l.partition
+-- How far each lane of a relay has nothing fresh, up to an id at most, if every transaction has ended that began before a
+-- message of that id was read: only those can have drawn the id, or an earlier one. $1 relay, $2 the id, $3 a transaction
+-- that began after it was read, $4 ids that a mark must win
+select l.destination, l.partition, coalesce(fresh.id - 1, $2::bigint)
   from pillarbox_lane l
- where l.relay_id = $1 and l.done_to <= $2::bigint - $4::bigint
-   and pg_snapshot_xmin(pg_current_snapshot()) >= $3::xid8
-   and (select o.id from pillarbox_outbox o
+  left join lateral (
+        select o.id from pillarbox_outbox o
          where o.destination = l.destination and (o.partition::bigint << 57) + o.id > (l.partition::bigint << 57) + l.done_to
            and (o.partition::bigint << 57) + o.id <= (l.partition::bigint << 57) + $2::bigint and o.waits is null
          order by o.destination, (o.partition::bigint << 57) + o.id
-         limit 1) is null
+         limit 1
+       ) fresh on true
+ where l.relay_id = $1 and l.done_to <= $2::bigint - $4::bigint
+   and pg_snapshot_xmin(pg_current_snapshot()) >= $3::xid8
+   and coalesce(fresh.id - 1, $2::bigint) >= l.done_to + $4::bigint
 
 -- name: lanes_mark_done
--- Marks these lanes. A lane that a relay is writing in is left for another time. $1 destinations, $2 partitions, $3 the id,
--- $4 a transaction that began after it was read
+-- Marks these lanes. A lane that a relay is writing in is left for another time. $1 destinations, $2 partitions, $3 their
+-- ids, $4 a transaction that began after they were read
 with free as materialized (
-    select l.destination, l.partition
-      from unnest($1::text[], $2::smallint[]) as d (destination, partition)
+    select l.destination, l.partition, d.id
+      from unnest($1::text[], $2::smallint[], $3::bigint[]) as d (destination, partition, id)
       join pillarbox_lane l on l.destination = d.destination and l.partition = d.partition
        for no key update of l skip locked
 )
-update pillarbox_lane l set done_to = $3, done_tx = $4::xid8
+update pillarbox_lane l set done_to = free.id, done_tx = $4::xid8
   from free
- where l.destination = free.destination and l.partition = free.partition and l.done_to < $3::bigint
+ where l.destination = free.destination and l.partition = free.partition and l.done_to < free.id
 
 -- name: find_due
 -- Deferred and retrying messages of the lanes whose time has come, of each lane the longest due beyond its mark. No payload
@@ -238,33 +241,28 @@ select id, message_id, destination, partition, kind, type, topic, key, payload, 
  where o.before is null or o.before < $6::bigint
 
 -- name: blocked_keys
--- Each key with a blocked message, once, and what its first one waits for: two probes of the index per key, however
--- many wait behind it.
--- $1 destination, $2 partitions
+-- Each key with a blocked message, once, and what its first one waits for: one probe of the index per key, however many
+-- wait behind it. $1 destination, $2 partitions
 with recursive blocked as (
-    select l.partition, (
-        select min(o.key) from pillarbox_outbox o
-         where o.destination = $1 and o.partition = l.partition and o.waits in ('retry', 'parked', 'held')
-    ) as key
+    select l.partition, front.key, front.waits
       from unnest($2::smallint[]) as l (partition)
+     cross join lateral (
+            select o.key, o.waits from pillarbox_outbox o
+             where o.destination = $1 and o.partition = l.partition and o.waits in ('retry', 'parked', 'held') and o.key is not null
+             order by o.destination, o.partition, o.key, o.id + 0
+             limit 1
+           ) front
     union all
-    select b.partition, (
-        select min(o.key) from pillarbox_outbox o
-         where o.destination = $1 and o.partition = b.partition and o.waits in ('retry', 'parked', 'held') and o.key > b.key
-    )
+    select b.partition, front.key, front.waits
       from blocked b
-     where b.key is not null
+     cross join lateral (
+            select o.key, o.waits from pillarbox_outbox o
+             where o.destination = $1 and o.partition = b.partition and o.waits in ('retry', 'parked', 'held') and o.key > b.key
+             order by o.destination, o.partition, o.key, o.id + 0
+             limit 1
+           ) front
 )
-select b.partition, b.key, front.waits
-  from blocked b
- cross join lateral (
-        select o.waits from pillarbox_outbox o
-         where o.destination = $1 and o.partition = b.partition and o.key = b.key
-           and o.waits in ('retry', 'parked', 'held')
-         order by o.destination, o.partition, o.key, o.id + 0
-         limit 1
-       ) front
- where b.key is not null
+select partition, key, waits from blocked
 
 -- name: next_due
 -- When the next deferred or retrying message of the lanes comes due. $1 destination, $2 partitions

@@ -32,7 +32,12 @@ class Environment:
         self.failures = FailureChecker(self.deliveries, attempts=attempts, lone_cap=scenario.settings.lone_cap)
         self.refusals = Refusals(self.deliveries)
         self.network = Network(
-            self.timeline, self.rng, latency=scenario.store_latency, fault_rates=scenario.fault_rates, trace=self.trace
+            self.timeline,
+            self.rng,
+            latency=scenario.store_latency,
+            slow_claims=scenario.slow_claims,
+            fault_rates=scenario.fault_rates,
+            trace=self.trace,
         )
         self.brokers = {settings.name: self._broker(settings) for settings in scenario.destinations}
         self.faults_ended_at: float | None = None

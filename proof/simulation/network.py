@@ -30,18 +30,31 @@ class Network:
     """Latency and errors of calls to the store, the same for all processes."""
 
     def __init__(
-        self, timeline: Timeline, rng: Random, *, latency: float, fault_rates: dict[FaultKind, float], trace: Trace
+        self,
+        timeline: Timeline,
+        rng: Random,
+        *,
+        latency: float,
+        slow_claims: float,
+        fault_rates: dict[FaultKind, float],
+        trace: Trace,
     ) -> None:
         self.timeline = timeline
         self.rng = rng
         self.trace = trace
         self._latency = latency
+        self._slow_claims = slow_claims
         self._errors = fault_rates.get(FaultKind.STORE_ERROR, 0.0)
         self._slow = fault_rates.get(FaultKind.STORE_SLOW, 0.0)
 
     def end_faults(self) -> None:
         """End all faults."""
-        self._errors = self._slow = 0.0
+        self._errors = self._slow = self._slow_claims = 0.0
+
+    def delay_call(self, name: str) -> float:
+        """Draw what a call of this name takes longer than others."""
+        is_slow = self._slow_claims > 0 and name == "claim" and self.rng.random() < self._slow_claims
+        return self.rng.uniform(0.05, 0.4) if is_slow else 0.0
 
     def fails(self) -> bool:
         """Return whether this call gets no answer."""
@@ -88,10 +101,11 @@ class Request:
         """Send it."""
         network = self._network
         if not self._fails:
-            if network.rng.random() < 0.3:
+            late = network.delay_call(self._name)
+            if network.rng.random() < 0.3 and not late:
                 self._land()
             else:
-                self._later(self._connection.delay(), self._land)
+                self._later(self._connection.delay() + late, self._land)
             return
         fate, wait = network.rng.random(), self._connection.delay() + network.rng.choice([0.0, 0.0, 0.3])
         if fate < 0.4 or self._is_lost:  # it gets nowhere

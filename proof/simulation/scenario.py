@@ -86,6 +86,7 @@ _RATES: Final[dict[FaultKind, tuple[float, ...]]] = {
     FaultKind.ROLLBACK: (0.1, 0.3),
 }
 _UNRECORDABLE_SHARES: Final = (0.03, 0.1)
+_SLOW_CLAIMS: Final = (0.1, 0.3, 0.6)
 _BLOCKED_RATES: Final = (0.3, 1.0)
 
 
@@ -114,6 +115,8 @@ class Scenario:
     fault_rates: dict[FaultKind, float]
     """Kind of fault to its rate per second, or its share of all calls or messages."""
     store_latency: float
+    slow_claims: float
+    """Share of claims that are recorded late: meanwhile messages of their lanes go back."""
     broker_latency: float
     rate_spread: float
     """How much faster or slower the clock of a process may run."""
@@ -148,7 +151,8 @@ class Scenario:
             f"{self.lanes} lanes, faults for {self.fault_seconds:.1f} s",
             f"lease {_format_seconds(relay.lease)}, watch {_format_seconds(relay.watch_interval)}, poll "
             f"{_format_seconds(relay.poll_interval)}, lone cap {relay.lone_cap}, max lanes {relay.max_lanes}, "
-            f"store {self.store_latency:g} s, broker {self.broker_latency:g} s, {self._describe_runs()}",
+            f"store {self.store_latency:g} s, slow claims {self.slow_claims:g}, broker {self.broker_latency:g} s, "
+            f"{self._describe_runs()}",
             *(_describe_destination(settings) for settings in self.destinations),
             f"faults: {rates or 'none'}",
         ]
@@ -173,6 +177,7 @@ class Scenario:
             fault_seconds=rng.uniform(1.5, 4.5),
             fault_rates=FaultKind.draw(rng) | _draw_unrecordable(seed) | _draw_blocked(seed),
             store_latency=rng.choice([0.001, 0.005, 0.02]),
+            slow_claims=_draw_slow_claims(seed),
             broker_latency=rng.choice([0.005, 0.03, 0.1, 0.5 * lease]),
             rate_spread=rng.choice([0.0, 0.001, 0.05, 0.05, 0.3]),
             skips=rng.random() < 0.25,
@@ -194,6 +199,12 @@ def _draw_blocked(seed: int) -> dict[FaultKind, float]:
     """Draw how often an address takes nothing, from dice of its own. Without it, destinations have one address."""
     rng = Random(f"blocked {seed}")
     return {FaultKind.BLOCKED: rng.choice(_BLOCKED_RATES)} if rng.random() < 0.3 else {}
+
+
+def _draw_slow_claims(seed: int) -> float:
+    """Draw the share of claims that are recorded late, from dice of its own."""
+    rng = Random(f"slow claims {seed}")
+    return rng.choice(_SLOW_CLAIMS) if rng.random() < 0.25 else 0.0
 
 
 def _draw_runs(seed: int) -> bool:

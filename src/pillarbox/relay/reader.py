@@ -59,7 +59,7 @@ _LEAST_ROOM: Final = 8
 _ROTATION: Final = 8
 _BATCHES: Final = 2
 """Batches that are read and claimed at a time while there is more than one: a statement costs nearly the same."""
-_IN_TURN: Final = 4
+_IN_TURN: Final = 16
 """One of so many reads begins at the next lane, however far behind others are. A few large messages can fill a read
 before its second lane."""
 _EMPTY_PROBES: Final = 2
@@ -87,13 +87,14 @@ class Reader:
         self._cursor: Cursor | None = None
         self._retry_interval = retry_interval.total_seconds()
         self._sends_first = sends_first
-        self._rounds = self._reads = self._first_lane = 0
-        self._due_at = 0.0
+        self._rounds = self._first_lane = 0
+        self._reads = int(state.dice.random() * _IN_TURN * PARTITIONS)  # relays that live for a short time differ
+        self._due_at = self._reread_at = 0.0
         self._due_mark: DueMark | None = None
         """Where the search for due messages goes on; None at its start."""
         self._due_pages = 1
         self._due_reread_at = self._due_cost = 0.0
-        """When it looks at its start again; seconds that it has taken."""
+        """When the search looks at its start again; the seconds that it has taken."""
         self._fresh_at = 0.0
         """From when on fresh messages are read again while waiting ones flow."""
         self._addressing = find_addressing(transport)
@@ -101,7 +102,6 @@ class Reader:
         """Most messages that were read last of those that waited have a blocked address."""
         # The blocked keys of a lane are read when it is taken. From then on they are read anew now and then.
         self._blocked_at = state.clock.monotonic() + _BLOCKED_INTERVAL
-        self._reread_at = 0.0
         self._reread_lane = 0
         self._claim_task: asyncio.Task[None] | None = None
         self._unparked: list[tuple[Message, int]] = []

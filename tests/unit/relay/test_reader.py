@@ -538,15 +538,15 @@ async def test_every_lane_is_read_first_in_its_turn() -> None:
     for marks in ({}, dict.fromkeys(range(1, 64), 500)):  # the first lane comes no further
         reader._cursor = Cursor(marks)
         for lanes in (range(64), range(5), range(8), range(1)):
-            firsts = {reader._order_lanes(lanes)[0] for _ in range(4 * len(lanes) + 8)}
+            firsts = {reader._order_lanes(lanes)[0] for _ in range(16 * len(lanes) + 8)}
             assert firsts == set(lanes)
 
 
 async def test_the_lanes_that_are_furthest_behind_are_read_first() -> None:
     reader = _reader(build_state(MemoryStore(), FrozenClock()))
     reader._cursor = Cursor({0: 900, 1: 100, 2: 500, 3: 300})
-    orders = [reader._order_lanes(range(4)) for _ in range(8)]
-    assert orders.count([1, 3, 2, 0]) == 6
+    orders = [reader._order_lanes(range(4)) for _ in range(32)]
+    assert orders.count([1, 3, 2, 0]) >= 30
 
 
 async def test_lanes_that_are_equally_far_come_in_turn() -> None:

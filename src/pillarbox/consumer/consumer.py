@@ -26,6 +26,7 @@ from pillarbox.handlers import Handlers
 from pillarbox.inbox import Inbox
 from pillarbox.redaction import expand_variables, redact_error, redact_line
 from pillarbox.retry import Backoff
+from pillarbox.tasks import cancel_all, check_cancelled
 
 __all__ = ["Consumer"]
 
@@ -198,10 +199,7 @@ class Consumer:
                 if ended.done():
                     ended.result()
         finally:
-            everything: list[asyncio.Future[Any]] = [*tasks, stopped, broken]
-            for task in everything:
-                task.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await cancel_all([*tasks, stopped, broken])
             await self._finish()
 
     def _build_scheduler(self) -> KeyScheduler:
@@ -222,10 +220,7 @@ class Consumer:
         self._is_finishing = self._processor.is_stopping = True
         if self._running:
             await asyncio.wait(self._running, timeout=self.settings.stop_timeout.total_seconds())
-        late = list(self._running)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await cancel_all(self._running)
         for timer in self._suspended.values():
             timer.cancel()
         self._suspended.clear()
@@ -240,6 +235,7 @@ class Consumer:
         await self._retry(self._receiver.open)
         self._is_receiving = True
         while True:
+            check_cancelled()
             limit = self.settings.prefetch - self._scheduler.active
             is_little = limit < self.settings.prefetch // _LEAST_ROOM and not self._scheduler.is_idle
             self._note_full()
@@ -264,6 +260,7 @@ class Consumer:
         """Repeat a call to the broker until it answers."""
         backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self._dice)
         while True:
+            check_cancelled()
             try:
                 return await call()
             except TransportUnavailable as error:

@@ -21,6 +21,7 @@ from pillarbox.relay.journal import Note
 from pillarbox.relay.lease import Lease, LoopProgress
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
+from pillarbox.tasks import check_cancelled
 from pillarbox.telemetry import Telemetry
 
 __all__ = [
@@ -131,6 +132,7 @@ class Heartbeat:
         """
         lease = self._settings.lease.total_seconds()
         while True:
+            check_cancelled()
             wait = lease / (_RETRIES if self._is_late else _RENEWALS)
             await asyncio.sleep(wait * (1 - _JITTER * self._dice.random()))
             await self.run_once()
@@ -195,6 +197,7 @@ class Rebalancer:
     async def run(self) -> None:
         is_first = True
         while True:
+            check_cancelled()
             with self.progress.wait_for_store():
                 try:
                     await self.run_once()

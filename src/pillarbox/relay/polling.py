@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from pillarbox.contracts.store import IdleLanes, QuietLanes, RelayStore, Wakeups
 from pillarbox.errors import StoreError
+from pillarbox.tasks import check_cancelled
 from pillarbox.telemetry import Telemetry
 
 __all__ = ["PollBackoff", "RestingReader", "SharedPoll", "WakeupArming", "wait_for_event"]
@@ -29,6 +30,7 @@ _LONGEST_REST: Final = 600
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
     """Wait until the event is set; a timer sets it after that time. Cheaper than a timeout, which cancels a task."""
+    check_cancelled()
     if not event.is_set():
         alarm = asyncio.get_running_loop().call_later(seconds, event.set)
         try:

@@ -44,6 +44,7 @@ from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty
 from pillarbox.relay.shares import Demand, Window
 from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
+from pillarbox.tasks import cancel_all, check_cancelled
 from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 
 __all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth", "Sharing"]
@@ -399,10 +400,7 @@ class Relay:
                     task.result()
             await self._finish(lease)
         finally:
-            everything: list[asyncio.Task[Any]] = [*tasks, stopped]
-            for task in everything:
-                task.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await cancel_all([*tasks, stopped])
 
     async def _finish(self, lease: Lease) -> None:
         """Stop claiming, let the windows finish, record everything, leave the registry.
@@ -416,8 +414,7 @@ class Relay:
             if leaving.done():
                 leaving.result()
         finally:
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
+            await cancel_all([leaving])
 
     async def _leave(self, lease: Lease) -> None:
         is_behind = any(pipeline.reader.is_behind for pipeline in self._pipelines.values())
@@ -551,6 +548,7 @@ class Relay:
     async def _repeat(self, what: str, once: Callable[[], Awaitable[object]], seconds: float) -> None:
         """Run a duty again and again. If it fails, for example in the user's own archive, delivery goes on."""
         while True:
+            check_cancelled()
             try:
                 async with self._sharing.duty_slots or contextlib.nullcontext():
                     await once()

@@ -33,6 +33,7 @@ from pillarbox.relay.shares import Demand, Window, divide_window, sum_demands
 from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
 from pillarbox.stores.sharing import SharedConnections
+from pillarbox.tasks import cancel_all
 from pillarbox.telemetry import LoggingTelemetry, Telemetry, in_store
 
 __all__ = ["Relays", "StoreHealth"]
@@ -257,9 +258,7 @@ class Relays:
         try:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         finally:
-            for task in [*loops, *self._tasks.values()]:
-                task.cancel()
-            await asyncio.gather(*loops, *self._tasks.values(), return_exceptions=True)
+            await cancel_all([*loops, *self._tasks.values()])
 
     # --- stores that come and go ---
 

@@ -22,6 +22,7 @@ from pillarbox.brokers.settings import TransportUrl
 from pillarbox.contracts.receiver import IncomingMessage, ReceiverFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.hosts import connect_first
+from pillarbox.tasks import check_cancelled
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -219,6 +220,7 @@ class PullSubscription:
         if self._barrier is not None:
             await self._wait_for_redeliveries(self._barrier, limit)
         while True:
+            check_cancelled()
             if self.reason is not None:
                 raise TransportUnavailable(self.reason)
             if self._waiting:
@@ -233,6 +235,7 @@ class PullSubscription:
         """Collect messages until the barrier is over, and put all of them into the stream's order."""
         clock = asyncio.get_running_loop().time
         while self.reason is None:
+            check_cancelled()
             # Counted before the server is asked: its answer does not include what comes meanwhile. As a set, because
             # one message may have come twice.
             requests, in_hand = int(self._outstanding > 0), len({*self._in_hand.values()})

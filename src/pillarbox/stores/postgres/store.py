@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -103,6 +104,8 @@ _LANES_PER_READ: Final = 8
 """A full read spreads over at least so many lanes, so that one lane's backlog does not crowd out other keys."""
 _LEAST_DONE: Final = 1_000
 """A lane's mark is written when it wins at least so many ids: to walk fewer dead rows costs nothing."""
+_LANES_ASKED_AT_ONCE: Final = 32
+"""Of so many lanes the blocked keys are read in two statements."""
 _WAITS: Final[Mapping[str, Waits]] = {waits.value: waits for waits in Waits}
 _COUNTED_READS: Final = 64
 """After a large payload so many reads count bytes as they go: where one is, more are likely."""
@@ -384,6 +387,13 @@ class PostgresStore:
         return split_by_key(keys, found, key_limit=key_limit, limit=limit, max_bytes=max_bytes)
 
     async def blocked_keys(self, destination: str, *, partitions: Sequence[int]) -> Sequence[BlockedKey]:
+        # Nothing is sent of a lane that was taken over until this is known: of many lanes it is asked side by side.
+        middle = len(partitions) // 2 if len(partitions) >= _LANES_ASKED_AT_ONCE else 0
+        parts = [part for part in (partitions[:middle], partitions[middle:]) if part]
+        found = await asyncio.gather(*(self._read_blocked(destination, part) for part in parts))
+        return [key for keys in found for key in keys]
+
+    async def _read_blocked(self, destination: str, partitions: Sequence[int]) -> Sequence[BlockedKey]:
         async with self._database.quick() as connection:
             rows = await connection.fetch(self._sql["blocked_keys"], destination, list(partitions))
         return [

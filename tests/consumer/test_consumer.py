@@ -394,3 +394,26 @@ async def test_when_all_in_hand_wait_for_their_next_attempt_the_last_place_is_us
         await until(lambda: len(consumer._suspended) == 7)
         queue.put(tick(7, "k7"))
         await until(lambda: handled == [7])
+
+
+class DroppingReceiver(MemoryReceiver):
+    """Its driver drops a cancellation that comes with the answer, as `asyncio.wait_for` of Python 3.11 does."""
+
+    async def receive(self, *, limit: int) -> Sequence[IncomingMessage]:
+        try:
+            return await super().receive(limit=limit)
+        except asyncio.CancelledError:
+            return []
+
+
+async def test_a_consumer_stops_though_its_driver_drops_the_cancellation(scene: Scene) -> None:
+    consumer = Consumer("clock", receiver=DroppingReceiver(scene.queue), database=scene.store, types=TYPES)
+
+    @consumer.on(Ticked)
+    def note(event: Ticked) -> None:
+        scene.seen.append(event.number)
+
+    async with asyncio.timeout(5), consumer:
+        scene.put(tick(1))
+        await until(lambda: scene.seen == [1])
+        await scene.drained()

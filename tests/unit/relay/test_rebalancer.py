@@ -102,7 +102,7 @@ class _CrowdedStore(MemoryStore):
     async def registry(self, *, lease: timedelta) -> Registry:
         real = await super().registry(lease=lease)
         crowd = self._crowds.pop(0) if len(self._crowds) > 1 else self._crowds[0]
-        names = [SINK, *(f"d{number}" for number in range(crowd // 64))]
+        names = [f"d{number}" for number in range(crowd // 64)]
         others = [replace(sample_relay(), destinations=names, reachable=names) for _ in range(crowd // 100)]
         return replace(real, relays=[*real.relays, *others])
 

@@ -16,13 +16,14 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 from pillarbox.cli._logs import program_log
 from pillarbox.durations import format_duration
 from pillarbox.operations.health import HealthApp
+from pillarbox.tasks import cancel_all
 
 __all__ = [
     "Answer",
@@ -162,10 +163,7 @@ class RelayProcess:
             if not end.done():
                 program_log.error("not finished %s after the supervisor was gone: ending now", format_duration(grace))
                 os._exit(1)
-        everything: list[asyncio.Task[Any]] = [orders, started]
-        for task in everything:
-            task.cancel()
-        await asyncio.gather(*everything, return_exceptions=True)
+        await cancel_all([orders, started])
         await app.close()
         writer.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -14,6 +13,7 @@ import msgspec
 from pillarbox.contracts.finding import Finding
 from pillarbox.operations.doctor import TimeLimit, examine_destination
 from pillarbox.relay.configuration import ConfiguredDestination
+from pillarbox.tasks import cancel_all
 
 __all__ = ["DestinationFindings", "Examinations"]
 
@@ -66,7 +66,4 @@ class Examinations:
 
     async def close(self) -> None:
         """End every examination that is under way."""
-        for task in list(self._tasks.values()):
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
+        await cancel_all(self._tasks.values())

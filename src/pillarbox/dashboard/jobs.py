@@ -16,6 +16,7 @@ from pillarbox.errors import PillarboxError
 from pillarbox.message import State
 from pillarbox.operations.bulk import format_count, note_bulk
 from pillarbox.redaction import redact_line
+from pillarbox.tasks import cancel_all
 
 __all__ = ["Job", "JobState", "Jobs", "change_batch", "run_change", "run_inbox_change", "run_probe"]
 
@@ -137,10 +138,7 @@ class Jobs:
 
     async def close(self) -> None:
         """Stop what runs, between two batches or in one: each batch is a transaction."""
-        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all([job.task for job in self._jobs.values() if job.task is not None and not job.task.done()])
 
 
 # --- what jobs do ---

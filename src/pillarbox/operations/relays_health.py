@@ -17,6 +17,7 @@ from pillarbox.relay.addresses import StoreAddress
 from pillarbox.relay.relay import RelayHealth
 from pillarbox.relay.relays import StoreHealth
 from pillarbox.stores.sharing import LEAST_CONNECTIONS, SharedConnections
+from pillarbox.tasks import cancel_all
 
 __all__ = ["RelaysProbes", "check_relays_liveness", "check_relays_readiness"]
 
@@ -95,8 +96,7 @@ class RelaysProbes:
 
     async def close(self) -> None:
         if self._sampling is not None:
-            self._sampling.cancel()
-            await asyncio.gather(self._sampling, return_exceptions=True)
+            await cancel_all([self._sampling])
 
     async def _sample(self) -> None:
         shared = SharedConnections(connections=LEAST_CONNECTIONS, threads=2)

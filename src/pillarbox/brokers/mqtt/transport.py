@@ -20,6 +20,7 @@ from pillarbox.contracts.transport import Outcome, TransportFeatures
 from pillarbox.errors import TransportUnavailable
 from pillarbox.hosts import HostList
 from pillarbox.message import Message
+from pillarbox.tasks import cancel_all
 
 __all__ = ["MqttTransport", "mqtt_transport"]
 
@@ -63,8 +64,7 @@ class MqttTransport:
     async def close(self) -> None:
         self._is_open = False
         if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+            await cancel_all([self._connecting])
         for connection in self._connections:
             connection.close()
         self._connections.clear()

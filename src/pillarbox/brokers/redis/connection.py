@@ -21,6 +21,7 @@ from pillarbox.brokers.tls import build_tls_context
 from pillarbox.errors import MissingExtra, TransportUnavailable
 from pillarbox.hosts import HostList, connect_first
 from pillarbox.redaction import redact_line
+from pillarbox.tasks import cancel_all
 
 __all__ = ["Connection", "ConnectionBroken", "ConnectionPool", "Server", "SharedConnection", "connect"]
 
@@ -404,8 +405,7 @@ class SharedConnection:
     async def close(self) -> None:
         """Close the connection at once."""
         self._break("it was closed")
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_all([self._task])
         await self._connection.close()
 
     async def _run(self) -> None:

@@ -34,6 +34,7 @@ from pillarbox.brokers.redis.settings import (
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.contracts.receiver import IncomingMessage, ReceiverFeatures
 from pillarbox.errors import TransportUnavailable
+from pillarbox.tasks import cancel_all
 
 __all__ = ["RedisReceiver", "redis_receiver"]
 
@@ -268,9 +269,7 @@ class GroupConsumer:
             await self._group.leave(self._caller)
 
     async def _disconnect(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._reader.close()
         await self._caller.close()
 

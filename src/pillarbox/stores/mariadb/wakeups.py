@@ -26,6 +26,7 @@ import pymysql
 from pillarbox.errors import StoreError
 from pillarbox.message import Names
 from pillarbox.stores.mariadb.connection import connect, get_error_number, map_errors
+from pillarbox.tasks import cancel_all
 
 __all__ = ["CommitWatcher", "Seen", "watch_commits"]
 
@@ -97,8 +98,7 @@ async def watch_commits(
     try:
         yield watcher
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_all([task])
 
 
 class CommitWatcher:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from pillarbox.errors import StoreError
 from pillarbox.stores.postgres.connection import map_errors
 from pillarbox.stores.postgres.driver import Connection, Driver
+from pillarbox.tasks import cancel_all
 
 __all__ = ["Listener", "listen"]
 
@@ -32,8 +33,7 @@ async def listen(driver: Driver, url: str, *, table: str, wake: Callable[[], Non
     try:
         yield listener
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_all([task])
 
 
 class Listener:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pillarbox.errors import StoreBusy
 from pillarbox.stores.postgres.driver import Driver, OnConnect, Pool, Settings
 from pillarbox.stores.postgres.notifications import Listener
+from pillarbox.tasks import cancel_all
 
 __all__ = ["SharedDatabase", "SharedListener", "SharedPool"]
 
@@ -242,8 +243,7 @@ class SharedListener:
                 del self._wakes[oid]
             if not self._wakes and self._task is not None:
                 task, self._task, self._listener = self._task, None, None
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await cancel_all([task])
 
     @property
     def is_listening(self) -> bool:

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from pillarbox.tasks import cancel_all
+
 __all__ = ["CommitPoller", "SerialExecutor", "SharedFiles"]
 
 T = TypeVar("T")
@@ -114,8 +116,7 @@ class _Watch:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_all([self._task])
 
 
 def _read_state(path: str) -> object:
@@ -156,8 +157,7 @@ class CommitPoller:
             await watch.close()
             if not self._watches and self._task is not None:
                 task, self._task = self._task, None
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await cancel_all([task])
 
     async def _run(self) -> None:
         while True:

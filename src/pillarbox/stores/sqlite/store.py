@@ -38,6 +38,7 @@ from pillarbox.stores.sqlite.sharing import SharedFiles
 from pillarbox.stores.sync_sql.batch import cut_batch, find_complete_lanes, select_batch
 from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
 from pillarbox.stores.sync_sql.store import SyncSqlStore
+from pillarbox.tasks import cancel_all
 
 __all__ = ["SqliteStore"]
 
@@ -236,8 +237,7 @@ async def _poll_commits(database: Database, wake: Callable[[], None]) -> AsyncIt
     try:
         yield poller
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_all([task])
 
 
 class _Poller:

@@ -21,6 +21,7 @@ from tests.support.private_rabbitmq import PrivateRabbitmq
 from tests.support.rabbitmq_server import found_rabbitmq
 from tests.support.rabbitmq_server import private_rabbitmq as running_rabbitmq
 from tests.support.servers import ServerMissing, found, missing
+from tests.support.tables import MariadbTables, PostgresTables, SqliteTables
 
 # A shell starts what it puts in the background with SIGINT ignored, and all that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,6 +44,20 @@ def postgres_schema(postgres_url: str) -> Iterator[str]:
     """The name of a new, empty schema in `postgres_url`."""
     with scratch_schema(postgres_url) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_url: str) -> Iterator[PostgresTables]:
+    """Lends schemas of `postgres_url` with empty tables, for tests that change rows only."""
+    with closing(PostgresTables(postgres_url)) as tables:
+        yield tables
+
+
+@pytest.fixture(scope="session")
+def sqlite_tables() -> Iterator[SqliteTables]:
+    """Makes files with empty tables."""
+    with closing(SqliteTables()) as tables:
+        yield tables
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +86,13 @@ def mariadb_server() -> Iterator[str]:
     """A MariaDB or MySQL server that others may use too."""
     with found(MariadbServer(), environ=os.environ) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_tables(mariadb_server: str) -> Iterator[MariadbTables]:
+    """Lends databases with empty tables, for tests that change rows only."""
+    with closing(MariadbTables(mariadb_server)) as tables:
+        yield tables
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.shop import Shop
+from tests.support.tables import SqliteTables
 
 
 @pytest.fixture
-async def shop(tmp_path: Path) -> Shop:
+def shop(tmp_path: Path, sqlite_tables: SqliteTables) -> Shop:
     shop = Shop(tmp_path)
-    await shop.install()
+    sqlite_tables.install(shop.file)
     return shop

@@ -16,9 +16,7 @@ from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
 from pillarbox.contracts.writer import Accept, InboxCommand, Insert, Start
 from pillarbox.message import Message, Names
-from pillarbox.stores.factory import open_schema
 from pillarbox.stores.mariadb.store import MariadbStore
-from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
@@ -29,7 +27,7 @@ from pillarbox.testing.store_contract.reading import (
     SkippedKeysContract,
 )
 from pillarbox.writers.mysql import PymysqlWriter
-from tests.support.mariadb_server import connected, scratch_mariadb
+from tests.support.mariadb_server import connected
 from tests.support.spoiled_rows import (
     MARIADB_FAULTS,
     MARIADB_REFUSED,
@@ -38,9 +36,9 @@ from tests.support.spoiled_rows import (
     draw_for_mariadb,
     insert_into_mariadb,
 )
+from tests.support.tables import MariadbTables
 
 T = TypeVar("T")
-_FILLED = ("outbox", "history", "claim", "lane", "relay", "destination", "journal", "inbox", "rollup")
 
 
 class _Transaction:
@@ -84,7 +82,7 @@ class _Takeover:
 
 
 class MariadbHarness(StoreHarness):
-    """Tables of its own. MariaDB stamps the rows of an insert, so the clock stands at the real time."""
+    """Uses empty tables. MariaDB stamps the rows of an insert, so the clock stands at the real time."""
 
     faults = tuple(MARIADB_FAULTS)
     refused_faults = tuple(MARIADB_REFUSED)
@@ -98,8 +96,6 @@ class MariadbHarness(StoreHarness):
         self._writer: Any = None
 
     async def start(self) -> None:
-        """Making tables takes MariaDB long: they stay from test to test, and are emptied."""
-        await open_schema(parse_store_url(self._url), names=self._names).install()
         self.store = await self.open_second()
 
     async def stop(self) -> None:
@@ -108,12 +104,6 @@ class MariadbHarness(StoreHarness):
         if self._writer is not None:
             self._writer.close()
             await self._committed(lambda connection: self._role.drop(connection.cursor()))
-        await self._committed(self._empty)
-
-    def _empty(self, connection: Any) -> None:
-        with connection.cursor() as cursor:
-            for table in _FILLED:
-                cursor.execute(f"delete from {self._names.table(table, quote='`')}")
 
     def open_transaction(self) -> AbstractAsyncContextManager[HarnessTransaction]:
         return self._transaction()
@@ -214,9 +204,9 @@ class MariadbHarness(StoreHarness):
         return await asyncio.to_thread(whole)
 
 
-@pytest.fixture(scope="module")
-def tables_url(mariadb_server: str) -> Iterator[str]:
-    with scratch_mariadb(mariadb_server) as url:
+@pytest.fixture
+def tables_url(mariadb_tables: MariadbTables) -> Iterator[str]:
+    with mariadb_tables.lend(prefix="shop_box_") as url:
         yield url
 
 

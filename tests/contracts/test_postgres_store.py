@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
@@ -42,6 +42,7 @@ from tests.support.spoiled_rows import (
     draw_for_postgres,
     insert_into_postgres,
 )
+from tests.support.tables import PostgresTables
 
 
 class _Transaction:
@@ -87,7 +88,7 @@ class _Takeover:
 
 
 class PostgresHarness(StoreHarness):
-    """Tables of its own. PostgreSQL stamps the rows of an insert, so the clock stands at the real time."""
+    """Uses empty tables. PostgreSQL stamps the rows of an insert, so the clock stands at the real time."""
 
     faults = tuple(POSTGRES_FAULTS)
     refused_faults = tuple(POSTGRES_REFUSED)
@@ -103,6 +104,7 @@ class PostgresHarness(StoreHarness):
         dialect: PostgresDialect = "native",
     ) -> None:
         self.clock = FrozenClock(datetime.now(UTC))
+        self.wakes = dialect == "native" and pooler == "none"
         self._url = url
         self._store_url = pooled_url or url
         self._names = names
@@ -114,7 +116,6 @@ class PostgresHarness(StoreHarness):
         self._writer: Any = None
 
     async def start(self) -> None:
-        await open_schema(parse_store_url(f"{self._url}?dialect={self._dialect}"), names=self._names).install()
         self.store = await self.open_second()
 
     async def stop(self) -> None:
@@ -239,15 +240,26 @@ async def _harness(harness: PostgresHarness) -> AsyncIterator[PostgresHarness]:
         await harness.stop()
 
 
+@pytest.fixture
+def native_names(postgres_tables: PostgresTables) -> Iterator[Names]:
+    with postgres_tables.lend(prefix="shop_box_") as names:
+        yield names
+
+
+@pytest.fixture
+def portable_names(postgres_tables: PostgresTables) -> Iterator[Names]:
+    with postgres_tables.lend(prefix="shop_box_", dialect="portable") as names:
+        yield names
+
+
 class _Direct:
     """Under names of its own: a statement that forgot them would find no table."""
 
     driver: ClassVar[DriverName]
 
     @pytest.fixture
-    async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
-        names = Names(postgres_schema, "shop_box_")
-        async with _harness(PostgresHarness(postgres_url, names, driver=self.driver)) as harness:
+    async def harness(self, postgres_url: str, native_names: Names) -> AsyncIterator[PostgresHarness]:
+        async with _harness(PostgresHarness(postgres_url, native_names, driver=self.driver)) as harness:
             yield harness
 
 
@@ -257,9 +269,8 @@ class _Portable:
     driver: ClassVar[DriverName]
 
     @pytest.fixture
-    async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
-        names = Names(postgres_schema, "shop_box_")
-        harness = PostgresHarness(postgres_url, names, driver=self.driver, dialect="portable")
+    async def harness(self, postgres_url: str, portable_names: Names) -> AsyncIterator[PostgresHarness]:
+        harness = PostgresHarness(postgres_url, portable_names, driver=self.driver, dialect="portable")
         async with _harness(harness):
             yield harness
 
@@ -270,11 +281,10 @@ class _BehindAPooler:
     driver: ClassVar[DriverName]
 
     @pytest.fixture
-    async def harness(self, postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresHarness]:
-        names = Names(postgres_schema, "shop_box_")
+    async def harness(self, postgres_url: str, native_names: Names) -> AsyncIterator[PostgresHarness]:
         async with forgetful_pooler(postgres_url) as pooled_url:
             harness = PostgresHarness(
-                postgres_url, names, driver=self.driver, pooled_url=pooled_url, pooler="transaction"
+                postgres_url, native_names, driver=self.driver, pooled_url=pooled_url, pooler="transaction"
             )
             async with _harness(harness):
                 yield harness

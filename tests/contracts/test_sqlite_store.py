@@ -18,14 +18,13 @@ from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Store
 from pillarbox.contracts.writer import Accept, Insert, Start
 from pillarbox.message import Message, Names
-from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
-from pillarbox.stores.urls import parse_store_url
 from pillarbox.testing.harness import HarnessTakeover, HarnessTransaction, StoreHarness
 from pillarbox.testing.memory_harness import build_inbox_failure
 from pillarbox.testing.store_contract import StoreContract
 from pillarbox.writers.sqlite import SqliteWriter
 from tests.support.spoiled_rows import SQLITE_FAULTS, SQLITE_REFUSED, combine, draw_for_sqlite, insert_into_sqlite
+from tests.support.tables import SqliteTables
 
 
 class _Transaction:
@@ -57,7 +56,7 @@ class _Takeover:
 
 
 class SqliteHarness(StoreHarness):
-    """A new file. The rows of an insert are stamped by SQLite, so the clock stands at the real time."""
+    """A file with empty tables. The rows of an insert are stamped by SQLite, so the clock stands at the real time."""
 
     faults = tuple(SQLITE_FAULTS)
     refused_faults = tuple(SQLITE_REFUSED)
@@ -69,7 +68,6 @@ class SqliteHarness(StoreHarness):
         self._opened: list[SqliteStore] = []
 
     async def start(self) -> None:
-        await open_schema(parse_store_url(f"sqlite:///{self._path}"), names=self._names).install()
         self.store = await self.open_second()
 
     async def stop(self) -> None:
@@ -168,7 +166,8 @@ class TestSqliteStore(StoreContract):
     """Under names of its own: a statement that forgot them would find no table."""
 
     @pytest.fixture
-    async def harness(self, tmp_path: Path) -> AsyncIterator[SqliteHarness]:
+    async def harness(self, tmp_path: Path, sqlite_tables: SqliteTables) -> AsyncIterator[SqliteHarness]:
+        sqlite_tables.install(tmp_path / "shop.db", prefix="shop_box_")
         harness = SqliteHarness(tmp_path / "shop.db", prefix="shop_box_")
         try:
             await harness.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -32,10 +33,12 @@ from pillarbox.contracts.store import (
     RelayInfo,
     Selection,
     Settlement,
+    Tries,
 )
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.memory import InboxRow, LaneRow, MemoryData, MemoryStore, Snapshot, Transactions
+from pillarbox.stores.statistics import build_tries
 from pillarbox.testing.samples import sample_relay
 
 Taken = tuple[Sequence[Lane], Sequence[RecoveredClaim]]
@@ -752,8 +755,20 @@ class PurgesById(MemoryStore):
     async def purge(self, state: State, *, older_than: timedelta, limit: int) -> int:
         now = self._clock.now()
         rows = [row for row in self._data.history.values() if row.state is state and row.status_at]
-        old = sorted(row.id for row in rows if row.status_at and now - row.status_at >= older_than)
-        return await self.purge_ids(old[:limit])
+        old = sorted((row for row in rows if row.status_at and now - row.status_at >= older_than), key=attrgetter("id"))
+        return await self.purge_archived(old[:limit])
+
+
+class PurgesWhatWasClosedAgain(MemoryStore):
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        ids = {one.id for one in messages}
+        return self._delete_closed([row for row in self._data.history.values() if row.id in ids])
+
+
+class PurgesWhatIsOfTheSameTime(MemoryStore):
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        known = {(one.id, one.status_at) for one in messages}
+        return self._delete_closed([row for row in self._data.history.values() if (row.id, row.status_at) in known])
 
 
 class PurgesTheWholeJournal(MemoryStore):
@@ -806,6 +821,21 @@ class RemembersTriesBeforeARedrive(MemoryStore):
             for one in tries
             if one.message_id is not None and one.message_id in message_ids and one.destination == destination
         }
+
+
+class CountsTriesThatSpentNothing(MemoryStore):
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        counted = await super().count_tries(messages)
+        attempts = {message.id: message.attempts for message in messages}
+        return {id_: replace(one, count=one.count - attempts[id_]) for id_, one in counted.items()}
+
+
+class CountsEndsAsTries(MemoryStore):
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        recorded = self._read_tries({message.message_id for message in messages})
+        for one in recorded.values():
+            one.sent, one.ends = one.sent + one.ends, 0
+        return build_tries(messages, recorded)
 
 
 class PurgesAnyInboxRow(MemoryStore):
@@ -897,8 +927,10 @@ class FindsById(MemoryStore):
 
 
 class GroupsWithoutTheHeld(MemoryStore):
-    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
-        groups = await super().failure_groups(limit=limit, counted_to=counted_to)
+    async def failure_groups(
+        self, *, destination: str | None = None, limit: int = 100, counted_to: int = 10_000
+    ) -> Sequence[FailureGroup]:
+        groups = await super().failure_groups(destination=destination, limit=limit, counted_to=counted_to)
         held = sum(row.waits is Waits.HELD for row in self._messages())
         return [replace(group, count=group.count - held) for group in groups]
 

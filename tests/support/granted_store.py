@@ -18,6 +18,7 @@ __all__ = ["ALL", "LEASE", "NOW", "live_as_a_relay", "look_as_a_viewer", "messag
 LEASE = timedelta(minutes=1)
 NOW = timedelta(0)
 ALL = Selection()
+FAILED = Selection(states=[State.FAILED])
 DISCARDED = Selection(states=[State.DISCARDED])
 
 
@@ -54,7 +55,7 @@ async def live_as_a_relay(store: Store) -> tuple[Sequence[int], Sequence[int]]:
     await store.pause("shop", by="me", reason="why")
     assert await store.resume("shop", by="me")
     assert await store.purge(State.DELIVERED, older_than=NOW, limit=10) == 1
-    assert await store.purge_ids(ids) == 1
+    assert await store.purge_archived(await store.find(FAILED, limit=10)) == 1
     await store.purge_inbox(older_than=NOW, limit=10)
     await store.purge_journal(older_than=NOW, limit=10)
     await store.record_backlog(fence.relay_id, destinations=["shop"], limit=10)
@@ -85,7 +86,7 @@ async def move_as_an_operator(store: Store) -> None:
     assert (await store.defer(ALL, until=datetime.now(UTC), by="me", limit=10)).count == 3
     assert (await store.discard(ALL, by="me", reason="why", limit=3)).count == 3
     discarded = await store.find(DISCARDED, limit=3)
-    assert await store.purge_ids([one.id for one in discarded]) == 3
+    assert await store.purge_archived(discarded) == 3
     assert await store.restore(discarded, by="me") == 3
     assert (await store.redrive(DISCARDED, by="me", limit=3, to="elsewhere")).count == 3
     assert (await store.replay(ALL, by="me", limit=3)).count == 0
@@ -103,6 +104,7 @@ async def look_as_a_viewer(store: Store) -> None:
     await store.journal()
     await store.journal(messages=False, by="me")
     await store.failure_groups()
+    await store.count_tries([message()])
     await store.count_blocked("shop")
     await store.inbox_records(["m1"])
     await store.rollups(window=LEASE, step=timedelta(minutes=5))

@@ -19,7 +19,16 @@ from tests.support.packages import install
 from tests.support.private_program import PrivateProgram
 from tests.support.servers import ServerMissing
 
-__all__ = ["MariadbServer", "PrivateMariadb", "PrivateMysql", "connected", "is_mariadb", "options", "scratch_mariadb"]
+__all__ = [
+    "MariadbServer",
+    "PrivateMariadb",
+    "PrivateMysql",
+    "connected",
+    "drop_database",
+    "is_mariadb",
+    "options",
+    "scratch_mariadb",
+]
 
 
 class PrivateMariadb(PrivateProgram):
@@ -59,8 +68,9 @@ class PrivateMariadb(PrivateProgram):
             raise ServerMissing("mariadb-install-db is not installed")
         how = ["--no-defaults", f"--datadir={self.folder / 'data'}", "--auth-root-authentication-method=normal"]
         made = subprocess.run(
-            [maker, *how, *_AS_ROOT, "--skip-test-db"], cwd=self.folder, capture_output=True, check=False
-        )
+            [maker, *how, *_AS_ROOT, "--skip-test-db"], cwd=self.folder, env=self.environment(),
+            capture_output=True, check=False,
+        )  # fmt: skip
         if made.returncode != 0:
             raise ServerMissing(f"mariadb-install-db failed, and wrote: {made.stdout.decode(errors='replace')[-500:]}")
 
@@ -85,7 +95,7 @@ class PrivateMysql(PrivateMariadb):
     def _install(self) -> None:
         made = subprocess.run(
             [self.program, *self.arguments(), "--initialize-insecure"],
-            cwd=self.folder, capture_output=True, check=False,
+            cwd=self.folder, env=self.environment(), capture_output=True, check=False,
         )  # fmt: skip
         if made.returncode != 0:
             raise ServerMissing(f"mysqld --initialize failed, and wrote: {made.stderr.decode(errors='replace')[-500:]}")
@@ -150,10 +160,11 @@ def scratch_mariadb(url: str) -> Iterator[str]:
     try:
         yield urlsplit(url)._replace(path=f"/{name}").geturl()
     finally:
-        _drop(url, name)
+        drop_database(url, name)
 
 
-def _drop(url: str, name: str) -> None:
+def drop_database(url: str, name: str) -> None:
+    """Drop a database, whoever is connected to it."""
     # A transaction that a test left open would make it wait: whoever is still there goes first.
     with closing(connected(url, autocommit=True)) as connection, connection.cursor() as cursor:
         cursor.execute("select id from information_schema.processlist where db = %s", (name,))

@@ -95,6 +95,13 @@ class PrivateProgram:
                 raise ServerMissing(f"a private one did not start, and wrote: {self.log[-500:]}")
             time.sleep(0.02)
 
+    def environment(self) -> dict[str, str]:
+        """Return what the program finds in its environment.
+
+        Its temporary files have a folder of their own: MariaDB and MySQL remove those of every server when they start.
+        """
+        return {**os.environ, "TMPDIR": str(self.folder)}
+
     def launch(self) -> None:
         """Run it, and return at once."""
         self._logged_before = len(self.log)
@@ -102,6 +109,7 @@ class PrivateProgram:
             self._process = subprocess.Popen(
                 [self.program, *self.arguments()],
                 cwd=self.folder,
+                env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

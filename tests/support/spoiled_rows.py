@@ -78,7 +78,7 @@ _POSTGRES: Mapping[str, Fault] = {
     "an empty correlation id": {"correlation_id": "''"},
     "a delete character in the causation id": {"causation_id": "E'\\x7f'"},
     "a long content type": {"content_type": "repeat('c', 256)"},
-    "deep headers": {"headers": """(repeat('{"a":', 900) || '1' || repeat('}', 900))::jsonb"""},
+    "deep headers": {"headers": """(repeat('{"a":', 6000) || '1' || repeat('}', 6000))::jsonb"""},
     "a megabyte of headers": {"headers": "jsonb_build_object('a', repeat('x', 1000000))"},
     "a key of 9 kB that no index takes": {
         "key": "(select string_agg(md5(n::text), '') from generate_series(1, 300) n)"
@@ -98,7 +98,14 @@ _SQLITE: Mapping[str, Fault] = {
     "headers that are a list": {"headers": "'[1]'"},
     "headers that are no JSON": {"headers": "'{'"},
     "headers that are bytes": {"headers": "x'ff'"},
-    "deep headers": {"headers": "replace(hex(zeroblob(5000)), '00', '[')"},
+    "deep headers": {"headers": "replace(hex(zeroblob(20000)), '00', '[')"},
+    "headers in headers, very deep": {
+        "headers": """replace(hex(zeroblob(20000)), '00', '{"a":') || '1' || replace(hex(zeroblob(20000)), '00', '}')"""
+    },
+    "a NUL among the headers": {"headers": r"""'{"a": "\u0000"}'"""},
+    "a NUL in the name of a header": {"headers": r"""'{"a\u0000": "b"}'"""},
+    "a NUL in the source": {"source": "'/a' || char(0)"},
+    "a NUL in the type": {"type": "char(0)"},
     "half a surrogate pair in a header": {"headers": r"""'{"a": "\ud800"}'"""},
     "a message id that is no UUID": {"message_id": "'abc'"},
     "a message id of bytes": {"message_id": "x'00ff'"},
@@ -158,6 +165,8 @@ _MARIADB: Mapping[str, Fault] = {
     "no type": {"type": "''"},
     "a line break in the topic": {"topic": r"'a\nb'"},
     "a NUL in the subject": {"subject": "char(0)"},
+    "a NUL among the headers": {"headers": r"""'{"a": "\\u0000"}'"""},
+    "a NUL in the topic": {"topic": "concat('a', char(0))"},
     "too long in bytes": {"topic": "repeat('ü', 200)"},
     "an empty source": {"source": "''"},
     "a delete character in the correlation id": {"correlation_id": "char(127)"},
@@ -186,6 +195,8 @@ SQLITE_REFUSED: Mapping[str, Fault] = {
     "parked behind nothing": {"waits": "'parked'", "key": "null"},
     "a destination that no relay serves": {"destination": "'no such place'"},
     "a destination that is no UTF-8": {"destination": "cast(x'ff' as text)"},
+    "a destination with a NUL": {"destination": "'or' || char(0) || 'ders'"},
+    "a destination that ends with a NUL": {"destination": "'orders' || char(0)"},
     "a destination of bytes": {"destination": "x'6f72'"},
     "an id below all": {"id": "-7"},
     "the last id of all": {"id": "9223372036854775807"},
@@ -198,6 +209,7 @@ MARIADB_REFUSED: Mapping[str, Fault] = {
     "fresh with a time": {"available_at": "5"},
     "parked behind nothing": {"waits": "'parked'", "key": "null"},
     "a destination that no relay serves": {"destination": "'no such place'"},
+    "a destination with a NUL": {"destination": "concat('orders', char(0))"},
     "headers that are a list": {"headers": "'[1]'"},
 }
 """Rows that the table itself refuses: no relay would ever read them, or the check is cheap."""

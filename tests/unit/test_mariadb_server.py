@@ -42,6 +42,13 @@ def test_what_is_committed_survives_a_kill(server: PrivateMariadb) -> None:
             assert cursor.fetchall() == ((1,),)
 
 
+def test_it_removes_no_temporary_tables_of_other_servers(server: PrivateMariadb) -> None:
+    """A server that starts removes those of its temporary folder, whose server may be running."""
+    with closing(connected(server.url)) as connection, connection.cursor() as cursor:
+        cursor.execute("select @@tmpdir")
+        assert cursor.fetchone() == (str(server.folder),)
+
+
 def test_a_closed_one_leaves_nothing_behind() -> None:
     try:
         server = MariadbServer().start_private()

@@ -139,6 +139,16 @@ def dirty_read(replace: Replace) -> None:
     replace(MemoryTransaction, "rollback", rollback)
 
 
+def archive_deletes_what_changed(replace: Replace) -> None:
+    """What an archive has taken is deleted by its id, whatever became of it meanwhile."""
+
+    async def purge_archived(store: MemoryStore, messages: Sequence[Message]) -> int:
+        rows = [store.data.history.get(one.id) for one in messages]
+        return store._delete_closed([row for row in rows if row is not None])
+
+    replace(MemoryStore, "purge_archived", purge_archived)
+
+
 STORES: Changes = {
     no_fence: (Promise.FENCE,),
     fence_without_epoch: (Promise.FENCE,),
@@ -154,4 +164,5 @@ STORES: Changes = {
     claim_forgotten_on_crash: (Promise.STUCK,),
     parking_not_written: (Promise.STUCK,),
     dirty_read: (Promise.GHOST,),
+    archive_deletes_what_changed: (Promise.LOST,),
 }

@@ -49,6 +49,12 @@ class IncomingMessage(msgspec.Struct, kw_only=True, eq=False):
 class Receiver(Protocol):
     """Reads one broker for one consumer. What is not acknowledged is delivered again, to this consumer or another."""
 
+    pending_bytes: int
+    """Bytes of messages to hold at most, one message more at the end, before nothing is read from the broker.
+
+    A message is held from its arrival until it is acknowledged or given back. The consumer sets this before `open`.
+    """
+
     @property
     def features(self) -> ReceiverFeatures:
         """The promises of this receiver."""

@@ -75,6 +75,7 @@ __all__ = [
     "StoreFeatures",
     "StoreInspector",
     "TableStatus",
+    "Tries",
     "VersionedStore",
     "Wakeups",
 ]
@@ -105,12 +106,14 @@ class Order(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where an open message stands."""
+    """Where an open message stands. What is pending is either due or later; retried and parked ones are among these."""
 
     DUE = "due"
-    """It may go now, as far as its key and its relay let it."""
+    """Its time to be sent has come, whatever it waits for now: as `Store.counts` and all figures have it."""
     LATER = "later"
-    """Deferred, or waiting for another attempt."""
+    """Its time to be sent has not come: its writer or an operator deferred it."""
+    RETRY = "retry"
+    """It waits for another attempt."""
     PARKED = "parked"
     """Behind an earlier message of its key."""
     HELD = "held"
@@ -155,6 +158,13 @@ class AnyStore(Protocol):
         """Find messages, open and closed, with their state, the first `limit` of them in this order.
 
         `payloads=False` leaves the bytes out.
+        """
+
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        """Count the tries of each message that failed, by its id; a message without one is left out.
+
+        It counts from when the message was last sent again by a person, as attempts do, at its present destination.
+        Every try has a line in the journal, so the count is exact, and neither writing nor sending pays for it.
         """
 
     async def claims(
@@ -442,7 +452,9 @@ class OperatorStore(AnyStore, Protocol):
         """Send delivered messages again, same message id, in id order."""
 
     async def discard(self, selection: Selection, *, by: str, reason: str, limit: int) -> BulkResult:
-        """Close pending, held or failed messages without sending. One in the hands of a live relay is refused.
+        """Close pending, held, failed or skipped messages without sending. One in the hands of a live relay is refused.
+
+        A selection without states and ids means none that are skipped: they must be named.
 
         What a relay that is gone had in its hands is pending, also before another relay takes its lanes over. It may
         have been delivered.
@@ -473,8 +485,12 @@ class OperatorStore(AnyStore, Protocol):
         those that a `PartitionedStore` spares.
         """
 
-    async def purge_ids(self, ids: Sequence[int]) -> int:
-        """Delete these closed messages: an archive has taken them."""
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        """Delete these closed messages, which an archive has taken, with their journal; return how many.
+
+        A message that was redriven, and perhaps closed again, while the archive was written stays: only what still has
+        the state and the time that were archived goes.
+        """
 
     async def purge_inbox(self, *, older_than: timedelta, limit: int, failed: bool = False) -> int:
         """Delete dedup records that are done and older than the window, and those of starts that never ended.
@@ -560,8 +576,10 @@ class MonitorStore(AnyStore, Protocol):
         A settlement and its counts commit together: what is settled is counted, once.
         """
 
-    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
-        """Group failed and held messages by destination and fingerprint, the largest groups first.
+    async def failure_groups(
+        self, *, destination: str | None = None, limit: int = 100, counted_to: int = 10_000
+    ) -> Sequence[FailureGroup]:
+        """Group failed and held messages by destination and fingerprint, the largest groups first; of one, or of all.
 
         No group is counted further than `counted_to`. Of each destination the first `GROUPS_WALKED` groups are found,
         one walk of an index each. A store whose index has no fingerprints finds those of the latest `counted_to`.
@@ -585,7 +603,7 @@ class MonitorStore(AnyStore, Protocol):
         """
 
     async def count_phases(self, *, limit: int = 100_000) -> Sequence[PhaseCount]:
-        """Count the messages of each destination that are `later`, `parked` or `held`, none further than `limit`."""
+        """Count the messages of each destination in every phase but `due`, none further than `limit`."""
 
     async def lane_backlogs(self, destination: str, *, limit: int = 1_000) -> Sequence[LaneBacklog]:
         """Count what is due in each lane of a destination that has something, by partition, each up to `limit`.
@@ -857,6 +875,10 @@ class FailedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt was spent. Otherwise the message was tried and is not given up: the destination is at fault."""
     tried: bool = True
     """The message was sent. Otherwise it only waits, because its address takes nothing at present."""
+    tries: int = 0
+    """How often it was tried, with or without an attempt. For the log alone; 0 if not known."""
+    tried_for: timedelta | None = None
+    """Time since the first of these, for the log alone."""
 
     @property
     def action(self) -> Action | None:
@@ -1155,6 +1177,16 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Distinct keys among those that were looked at. A store looks at the latest 1,000 or more."""
     example: Message
     """The latest, without payload."""
+    tries: Tries | None = None
+    """Tries of the example; None if it was never sent."""
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """The tries of a message that failed, whether or not they spent an attempt."""
+
+    count: int
+    first_at: datetime
+    """Time of the first of them."""
 
 
 class BlockedKeyCount(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from pillarbox.message import Message, Names
 
-__all__ = ["Accept", "AsyncWriter", "Fail", "Forget", "InboxCommand", "Insert", "Start", "TakeRedriven", "Writer"]
+__all__ = [
+    "Accept",
+    "AsyncWriter",
+    "Fail",
+    "Forget",
+    "InboxCommand",
+    "Insert",
+    "ListOpen",
+    "Start",
+    "TakeRedriven",
+    "Writer",
+]
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -73,6 +84,15 @@ class Forget(InboxCommand[int], frozen=True, kw_only=True):
     limit: int
     failed_older_than: timedelta | None = None
     """For those that failed, and those that were redriven and never handled; None keeps them."""
+
+
+class ListOpen(InboxCommand[Sequence[Sequence[Any]]], frozen=True, kw_only=True):
+    """Read the open messages that the caller's transaction sees, its own included, by id. For tests.
+
+    Results in rows of the outbox's columns, from the id to `status_at`, with times in microseconds since 1970.
+    """
+
+    consumer: str = ""
 
 
 class Writer(Protocol):

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Final, Self, cast
 from uuid import uuid4
 
 import msgspec
@@ -30,8 +30,14 @@ _MODE: Final = 0o600
 """Payloads may be secret: only the owner reads them."""
 _NAMES: Final = ("*.jsonl.gz", "*.jsonl")
 _GZIP: Final = b"\x1f\x8b"
-_LONGEST_LINE: Final = 256 * 1024 * 1024
+_LONGEST_LINE: Final = 64 * 1024 * 1024
 """Bytes of a line that can be a message. A file that is no archive may have no end of line at all."""
+_MOST_LINES: Final = 5_000_000
+"""Lines of a file. The archive itself writes a file for each batch."""
+_MOST_GROWTH: Final = 100
+"""A file may unpack to so many times its size. Messages shrink to a tenth; a file of zeros to a thousandth."""
+_SMALL: Final = 64 * 1024 * 1024
+"""Bytes to which any file may unpack, however small it is."""
 
 
 class JsonLinesArchive:
@@ -94,12 +100,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_archive(folder: str | os.PathLike[str]) -> Iterator[Message]:
-    """Read every message of an archive, day by day, each once even if it was archived twice."""
+    """Read every message of an archive, day by day, each once even if it was archived twice.
+
+    Raises `ArchiveError` for a file that unpacks to much more than an archive does.
+    """
     seen: set[tuple[str, str]] = set()
     decode = msgspec.json.Decoder(Message).decode
     for path in sorted(Path(folder).glob(f"*/*{_SUFFIX}")):
-        with gzip.open(path, "rb") as lines:
-            for line in lines:
+        with _Lines(path) as lines:
+            while line := lines.read():
                 message = decode(line)
                 if (identity := (str(message.message_id), message.destination)) not in seen:
                     seen.add(identity)
@@ -117,6 +126,8 @@ class ArchivedLine(msgspec.Struct, frozen=True, kw_only=True):
     """Counted from 1."""
     message: Message | None = None
     problem: str | None = None
+    size: int = 0
+    """Bytes of the line."""
 
 
 def list_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -134,15 +145,17 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[ArchivedLine]:
     """
     file, number = str(path), 0
     try:
-        with _open(Path(path)) as lines:
-            while line := lines.readline(_LONGEST_LINE):
+        with _Lines(Path(path)) as lines:
+            while line := lines.read():
                 number += 1
                 is_whole = line.endswith(b"\n")
                 if len(line) == _LONGEST_LINE and not is_whole:
-                    _skip_line(lines)
+                    lines.skip()
                     yield ArchivedLine(file=file, number=number, problem="it is too long to be a message")
                 elif line.strip():
                     yield _read_line(line, file=file, number=number, is_whole=is_whole)
+    except ArchiveError as error:
+        yield ArchivedLine(file=file, number=number + 1, problem=f"the file is not read from here on: {error}")
     except EOFError:
         yield ArchivedLine(file=file, number=number + 1, problem="the file ends here, in the middle: it was cut off")
     except (OSError, zlib.error) as error:
@@ -150,16 +163,48 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[ArchivedLine]:
         yield ArchivedLine(file=file, number=number + 1, problem=f"the file cannot be read from here on: {reason}")
 
 
-def _open(path: Path) -> gzip.GzipFile | BufferedReader:
-    """Open a file by what is in it: a name can be changed."""
-    with path.open("rb") as file:
-        is_compressed = file.read(2) == _GZIP
-    return gzip.open(path, "rb") if is_compressed else path.open("rb")
+class _Lines:
+    """Lines of a file, compressed or not by what is in it: a name can be changed. Bounds what it may unpack to.
 
+    Raises `ArchiveError` where a bound is passed: a few kilobytes can unpack to terabytes.
+    """
 
-def _skip_line(lines: gzip.GzipFile | BufferedReader) -> None:
-    while (rest := lines.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
-        pass
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            is_compressed = file.read(2) == _GZIP
+        opened = gzip.open if is_compressed else open
+        self._file = cast("BufferedReader", opened(path, "rb"))
+        self._left = max(_SMALL, _MOST_GROWTH * path.stat().st_size) if is_compressed else None
+        self._lines = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self) -> bytes:
+        """Return the next line, or its beginning if it is too long; nothing at the end."""
+        self._lines += 1
+        if self._lines > _MOST_LINES:
+            raise ArchiveError(f"it has more than {_MOST_LINES:,} lines: split it into several files.")
+        return self._read()
+
+    def skip(self) -> None:
+        """Skip the rest of a line that is too long."""
+        while (rest := self._read()) and not rest.endswith(b"\n"):
+            pass
+
+    def _read(self) -> bytes:
+        line = self._file.readline(_LONGEST_LINE if self._left is None else min(_LONGEST_LINE, self._left + 1))
+        if self._left is not None:
+            self._left -= len(line)
+            if self._left < 0:
+                raise ArchiveError(
+                    f"it unpacks to more than {_MOST_GROWTH} times its size, as no message does: if it is an archive "
+                    "all the same, unpack it with gunzip, and restore that file."
+                )
+        return line
 
 
 _TEXTS: Final = {
@@ -181,7 +226,7 @@ def _read_line(line: bytes, *, file: str, number: int, is_whole: bool) -> Archiv
         problem = f"it breaks a rule of messages: {error}"
     if problem is not None:
         return ArchivedLine(file=file, number=number, problem=problem)
-    return ArchivedLine(file=file, number=number, message=message)
+    return ArchivedLine(file=file, number=number, message=message, size=len(line))
 
 
 def _find_problem(message: Message) -> str | None:

@@ -25,7 +25,7 @@ from pillarbox.contracts.transport import Transport
 from pillarbox.durations import FOREVER
 from pillarbox.errors import ConfigError, MissingExtra, UnknownDestination
 from pillarbox.message import SKIPPED_DESTINATION, check_destination
-from pillarbox.redaction import expand_variables, redact
+from pillarbox.redaction import expand_variables, is_reference, redact
 from pillarbox.relay.addresses import read_store, read_stores
 from pillarbox.relay.relay import Destination
 from pillarbox.relay.settings import (
@@ -75,10 +75,11 @@ SHARED_FIELDS: Final = tuple(field for field in OWN_FIELDS if field.path[0] not 
 _AT: Final = ("relay",)
 _SERVED: Final = Field(("destinations",), Sequence[str], ())
 _EXTRA_FIELDS: Final = (*SHARED_FIELDS, _SERVED, *list_fields(ProcessSettings), *list_fields(SharingSettings))
-_MAY_BE_FOREVER: Final = frozenset(
-    {"delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "rollups", "give_up_after"}
-)
-"""Retentions, and the time after which a message is given up. Nothing else may last forever."""
+_MAY_BE_FOREVER: Final = frozenset({
+    "delivered", "failed", "skipped", "discarded", "inbox", "inbox_failed", "rollups", "journal", "ping_interval",
+    "give_up_after",
+})  # fmt: skip
+"""Retentions, pings, and the time after which a message is given up. Nothing else may last forever."""
 
 
 def read_relay_section(config: Config) -> Section[RelaySettings]:
@@ -141,7 +142,6 @@ def _read_layers(config: Config) -> Sequence[Layer]:
 
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
 _SECRET: Final = re.compile(r"pass|pwd|secret|token|key|credential|auth|login|dsn", re.IGNORECASE)
-_BY_REFERENCE: Final = ("env:", "file:")
 
 
 class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,24 +195,24 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("It has no url.")
         if not isinstance(self.url.value, str):
             raise ConfigError("Its url must be a text.")
-        for variable in _REFERENCE.findall(self.url.value):
-            if variable not in self.environ:
-                raise ConfigError(f"Its url refers to ${{{variable}}}, but that environment variable is not set.")
-        return expand_variables(self.url.value, self.environ)
+        is_given = self.url.origin.kind != "default"
+        where = self.url.origin.describe(("destinations", self.name, "url")) if is_given else "Its url"
+        return expand_variables(self.url.value, self.environ, where=where)
 
     def _explain(self, reason: str) -> str:
         """Name the destination. For an unknown option, say also where it is set and which one may be meant."""
         for path, given in self.options.items():
             if f"no option {path[0]!r}" in reason:
                 near = suggest_nearest(path[0], [field.path[0] for field in OWN_FIELDS])
-                reason = f"{reason} (given by {given.origin.describe(('destinations', self.name, *path))}; {near})"
+                hint = "" if "Did you mean" in reason else f"; {near}"
+                reason = f"{reason} (given by {given.origin.describe(('destinations', self.name, *path))}{hint})"
         return f"Destination {self.name} cannot be served: {reason}."
 
 
 def _redact_value(path: KeyPath, value: object) -> object:
     if isinstance(value, list):
         return [_redact_value(path, part) for part in value]
-    if isinstance(value, (bool, int, float)) or str(value).startswith(_BY_REFERENCE):
+    if isinstance(value, (bool, int, float)) or is_reference(str(value)):
         return value
     # Entries of a table are headers and the like: their names say nothing about how secret they are.
     return "***" if len(path) > 1 or _SECRET.search(path[0]) else redact(str(value))

@@ -103,14 +103,14 @@ class Janitor:
         spared = self._spared if state is State.DELIVERED else ()
         for start in (mark, 0) if mark else (0,):
             selection = Selection(states=[state], changed_before=before, after=start)
-            # Found and deleted by id, so that exactly what the archive received is deleted.
+            # Exactly what the archive received is deleted: what was closed again meanwhile stays.
             while found := await self._store.find(selection, limit=self._retention.batch):
                 # A held message is shown as failed, but it is open: it is not deleted, and not archived each time.
                 if old := [one for one in found if one.waits is None and not _is_spared(one.id, spared)]:
                     await self._archive(old)
-                    count = await self._store.purge_ids([message.id for message in old])
-                    self._archived[state] = found[-1].id
-                    return count
+                    if count := await self._store.purge_archived(old):
+                        self._archived[state] = found[-1].id
+                        return count
                 # Behind a partition that will be dropped as a whole, if it ends among the ids of one.
                 ends = [last for first, last in spared if first <= found[-1].id <= last]
                 selection = msgspec.structs.replace(selection, after=max(ends, default=found[-1].id))

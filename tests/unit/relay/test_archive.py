@@ -111,11 +111,11 @@ class Interrupted(MemoryStore):
 
     is_interrupted = False
 
-    async def purge_ids(self, ids: Sequence[int]) -> int:
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
         if not self.is_interrupted:
             self.is_interrupted = True
             raise StoreUnavailable("the process died")
-        return await super().purge_ids(ids)
+        return await super().purge_archived(messages)
 
 
 async def test_what_is_archived_twice_is_read_once(tmp_path: Path) -> None:
@@ -193,3 +193,28 @@ async def test_a_held_message_is_open_and_neither_archived_nor_in_the_way(tmp_pa
     assert await Janitor(store, retention=retention, telemetry=Telemetry()).run_once() == 1
     assert [message.id for message in read_archive(tmp_path)] == [3]
     assert len(await store.find(Selection(states=[State.FAILED]), limit=10)) == 2
+
+
+async def test_a_message_that_failed_again_while_the_archive_was_written_is_kept(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, "a", "b", "c")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    failed = [FailedOutcome(message_id=number, state=State.FAILED) for number in (1, 2, 3)]
+    await store.settle(state.fence([0]), Settlement(failures=failed))
+    clock.advance(timedelta(minutes=1))
+    batches: list[list[int]] = []
+
+    async def take(messages: Sequence[Message]) -> None:
+        batches.append([message.id for message in messages])
+        if len(batches) == 1:
+            await store.redrive(Selection(ids=[1, 2]), by="ann", limit=10)
+            await store.settle(state.fence([0]), Settlement(failures=failed[:1]))
+
+    retention = Retention(failed=timedelta(seconds=1), batch=2)
+    janitor = Janitor(store, retention=retention, telemetry=Telemetry(), archive=take)
+    assert await janitor.run_once() == 1, "a batch of which nothing was deleted does not end the run"
+    assert batches == [[1, 2], [3]]
+    states = {message.id: message.state for message in await store.find(Selection(), limit=10)}
+    assert states == {1: State.FAILED, 2: State.PENDING}

@@ -124,6 +124,7 @@ class Heartbeat:
         if not renewed or not self._lease.may_act(self._clock.monotonic()):
             raise LeaseLost("the lease had run out before it was renewed")
         self._lease.extend(sent_at)
+        self._telemetry.on_store_answered()
 
     async def run(self) -> None:
         """Renew at least three times per lease. Raise `LeaseLost` when the lease ran out for lack of renewals.
@@ -192,7 +193,14 @@ class Rebalancer:
         self._telemetry = telemetry
         self._dice = dice or Random()  # noqa: S311 - no secret
         self._known = _KnownRegistry()
+        self._failed_since: tuple[float, StoreError] | None = None
+        """Since when the registry cannot be watched, and why."""
         self.progress = LoopProgress(clock)
+
+    def check_failing(self, *, within: float) -> None:
+        """Raise why the registry cannot be watched, if that has lasted for so many seconds."""
+        if self._failed_since is not None and self._clock.monotonic() - self._failed_since[0] >= within:
+            raise self._failed_since[1]
 
     async def run(self) -> None:
         is_first = True
@@ -201,8 +209,12 @@ class Rebalancer:
             with self.progress.wait_for_store():
                 try:
                     await self.run_once()
+                    self._failed_since = None
                 except StoreError as error:
                     self._telemetry.on_store_failed("watching the registry", error)
+                    self._failed_since = (
+                        (self._clock.monotonic(), error) if not self._failed_since else (self._failed_since[0], error)
+                    )
             await asyncio.sleep(self._draw_wait(is_first=is_first))
             is_first = False
 

@@ -53,7 +53,16 @@ import msgspec
 
 from pillarbox.contracts.store import NO_BYTE_LIMIT, DueMessage, FailedOutcome, KeyMessages, ReadResult, Settlement
 from pillarbox.message import Message, State, Waits
-from pillarbox.relay.in_flight import HotKeys, InFlight, InFlightMessage, KeyQueue, LaneProgress, Stage
+from pillarbox.relay.in_flight import (
+    HotKeys,
+    Identity,
+    InFlight,
+    InFlightMessage,
+    KeyQueue,
+    LaneProgress,
+    Stage,
+    identify,
+)
 from pillarbox.stores.rules import cut_by_bytes
 
 __all__ = ["LONE_STRIKES", "SUSPECT_STRIKES", "HotKeyRemainder", "KeyRead", "LaneOrdering", "ReadDecision"]
@@ -132,7 +141,7 @@ class LaneOrdering:
         """Lanes and blocked keys in them that are none, or not of that lane."""
         self._ready: deque[InFlightMessage] = deque()
         self._suspects: deque[InFlightMessage] = deque()
-        self._strikes: dict[int, int] = {}
+        self._strikes: dict[Identity, int] = {}
         """Message to its strikes, kept also while it is not in flight."""
         self._reads = 0
         """Reads under way."""
@@ -307,6 +316,21 @@ class LaneOrdering:
                 self._review(key, queue)
         return decision
 
+    def accept_survey(self, result: ReadResult, partitions: Iterable[int]) -> None:
+        """Note where the fresh messages of these lanes begin, and take none. Ends a read.
+
+        What waits below them may be taken before the lanes are read, in the order of its key.
+        """
+        first: dict[int, int] = {}
+        for message in result.messages:
+            first.setdefault(message.partition, message.id)
+        for partition in partitions:
+            lane = self._lanes.get(partition)
+            if lane is None or lane.suspended:
+                continue
+            lane.read_to = math.inf if partition in result.complete - first.keys() else first.get(partition, 1) - 1
+        self._end_read()
+
     def abort_read(self, restart: Iterable[int]) -> None:
         """End a read that returned nothing: the same lanes must be read from their start next time."""
         self._end_read()
@@ -374,7 +398,7 @@ class LaneOrdering:
             self._released_meanwhile.clear()
 
     def _add_in_flight(self, message: Message) -> InFlightMessage:
-        strikes = self._strikes.get(message.id, 0) if self._strikes else 0
+        strikes = self._strikes.get(identify(message), 0) if self._strikes else 0
         entry = InFlightMessage(message, 0, strikes, self._lanes[message.partition].generation)
         self._in_flight.add(entry)
         return entry
@@ -457,6 +481,14 @@ class LaneOrdering:
     def key_reads(self) -> int:
         """How many keys are to be read."""
         return len(self._key_reads)
+
+    @property
+    def has_more_due(self) -> bool:
+        """More of a key is due, behind what is in flight of it."""
+        return any(
+            queue.blocked and not queue.is_quiet and (queue.front is None or queue.front in queue.due)
+            for queue in self._keys.values()
+        )
 
     def next_key_reads(self, limit: int) -> list[KeyRead]:
         """Return the keys to read now. Each comes back by `accept_key` or `abort_key_read`."""
@@ -626,7 +658,7 @@ class LaneOrdering:
         entries = []
         for message in messages:
             if message.id not in self._in_flight.entries:
-                self._strikes[message.id] = strikes
+                self._strikes[identify(message)] = strikes
                 entries.append(self._add_in_flight(message))
                 if message.key is not None:
                     self._keys.setdefault(message.key, KeyQueue(message.partition)).add(message)
@@ -740,14 +772,14 @@ class LaneOrdering:
             queue.extend_run(len(run))
         return run
 
-    def next_probe(self, dice: float) -> list[Message]:
+    def next_probe(self, dice: float, *, new_first: bool = False) -> list[Message]:
         """Return one of the messages that are ready, or none: every other time one that was not tried before.
 
         Many that were refused may wait, as those of throttled tenants. A new message of another must not have to be
-        drawn among all of them.
+        drawn among all of them. With `new_first` it is such a one each time, for as long as there is one.
         """
         new = [entry for entry in self._ready if entry.message.last_error is None]
-        dice, is_for_new = 2 * dice % 1, dice < 0.5
+        dice, is_for_new = 2 * dice % 1, new_first or dice < 0.5
         if new and is_for_new:
             chosen = new[int(dice * len(new))]
             self._ready.remove(chosen)
@@ -789,7 +821,7 @@ class LaneOrdering:
             entry.stage = _DONE
             done.append(message_id)
             if strikes:
-                strikes.pop(message_id, None)
+                strikes.pop(identify(message), None)
             if message.key is not None:
                 queue = keys[message.key]
                 queue.remove(entry.message)
@@ -803,7 +835,7 @@ class LaneOrdering:
         if entry is None or entry.stage is not _SENT:
             return
         if failure.spends:
-            self._strikes.pop(message.id, None)
+            self._strikes.pop(identify(message), None)
         self._in_flight.add_failure(entry, failure)
         if message.key is None:
             return
@@ -847,7 +879,7 @@ class LaneOrdering:
         for message in messages:
             if (entry := self._in_flight.entries.get(message.id)) is not None:
                 entry.strikes += 1
-                self._strikes[message.id] = entry.strikes
+                self._strikes[identify(message)] = entry.strikes
 
     def _park_behind_front(self, queue: KeyQueue) -> None:
         """Park what is queued behind a message that waits in the table, as if it were read only now."""

@@ -26,6 +26,7 @@ from pillarbox.relay.destination import AsideTimer, DestinationState
 from pillarbox.relay.ordering import SUSPECT_STRIKES, KeyRead, ReadDecision
 from pillarbox.relay.outcome_policy import build_refusal
 from pillarbox.relay.polling import PollBackoff
+from pillarbox.relay.priority import ReadPriority, survey_lanes
 from pillarbox.relay.settings import DEFAULT_SETTINGS
 
 __all__ = ["Reader"]
@@ -86,7 +87,7 @@ class Reader:
         self._backoff = backoff
         self._cursor: Cursor | None = None
         self._retry_interval = retry_interval.total_seconds()
-        self._sends_first = sends_first
+        self._priority = ReadPriority(state.clock, sends_first=sends_first)
         self._rounds = self._first_lane = 0
         self._reads = int(state.dice.random() * _IN_TURN * PARTITIONS)  # relays that live for a short time differ
         self._due_at = self._reread_at = 0.0
@@ -134,6 +135,9 @@ class Reader:
             return state.pause_reason is None and await self._probe()
         if not state.epochs:
             return False
+        if state.policy.needs_ping and state.is_doubtful and self._transport.features.ping_is_witness:
+            state.policy.needs_ping = False
+            self._start_ping()
         self._backoff.is_full = self._is_full()
         if self._backoff.is_full:
             return False
@@ -224,10 +228,12 @@ class Reader:
         if now >= self._blocked_at:
             await self._read_blocked_keys()
         self._rounds += 1
+        if (waiting := await self._read_waiting_first(now)) is not None:
+            return waiting
         # A waiting message is taken only behind the fresh ones of its key, so lanes that were never read come first.
         is_first = self._cursor is None
         found = await self._read_fresh() if is_first else 0
-        sends_first = not is_first and self._sends_first != (self._rounds % _TURN == 0)
+        sends_first = not is_first and self._priority.sends_first != (self._rounds % _TURN == 0)
         if not sends_first:
             found += await self._read_due(now)
         found += await self._read_keys() + await self._read_remainders() + await self._read_astray()
@@ -236,6 +242,22 @@ class Reader:
         if sends_first:
             found += await self._read_due(now)
         return found > 0
+
+    async def _read_waiting_first(self, now: float) -> bool | None:
+        """Where retries go before new messages: read what is due; return whether there was something.
+
+        None: new messages may be read too, because nothing is due, or because they waited long.
+
+        A retry goes before every new message that is not an earlier one of its lane: its key might be the same.
+        """
+        state, priority = self._state, self._priority
+        if state.is_probing or not priority.holds_fresh(now):
+            return None
+        if self._cursor is None and priority.begin_survey(state.ordering.partitions):
+            await survey_lanes(state, *await self._begin_read())
+        if found := await self._read_due(now) + await self._read_keys() > 0:
+            priority.note_waiting(now)
+        return found if found or (priority.is_soon(now) and state.ordering.has_more_due) else None
 
     async def _read_blocked_keys(self) -> None:
         """Read which keys are blocked: a person may have redriven or discarded messages."""
@@ -272,6 +294,7 @@ class Reader:
     async def _read_lanes(self) -> int:
         state = self._state
         self._has_cold = False
+        self._priority.note_fresh()
         partitions, restart = await self._begin_read()
         if not partitions:
             state.ordering.abort_read(restart)
@@ -332,7 +355,7 @@ class Reader:
         state = self._state
         if now < self._due_at or not state.ordering.has_room:
             return 0
-        if self._sends_first and state.ordering.key_reads >= state.settings.batch:
+        if self._priority.sends_first and state.ordering.key_reads >= state.settings.batch:
             return 0  # enough is known that can be read
         limit, max_bytes = min(state.settings.batch, state.ordering.room), state.ordering.room_bytes
         if state.is_probing:
@@ -342,7 +365,7 @@ class Reader:
                 return 0
         elif self._is_due_held:
             limit = min(limit, max(1, round(HELD_PER_SECOND * self._retry_interval)))
-        elif self._sends_first and self._due_pages > 1:
+        elif self._priority.sends_first and self._due_pages > 1:
             limit, max_bytes = self._due_pages * state.settings.batch, NO_BYTE_LIMIT
         state.ordering.begin_due_read()
         try:
@@ -424,7 +447,8 @@ class Reader:
             take += state.ordering.accept_key(read, messages).take
         for unread in reads[len(found) :]:
             state.ordering.abort_key_read(unread)
-        self._note_held(take)
+        if take:  # a read that finds nothing says nothing, and must not put off the due ones again and again
+            self._note_held(take)
         await self._start_claim(ReadDecision(take))
         return len(take)
 
@@ -536,12 +560,14 @@ class Reader:
     async def _record_claim(self, decision: ReadDecision, strikes: int) -> None:
         """Record what is taken, before any of it is sent, and what is parked. Lanes may be lost at any moment.
 
+        Lanes that are being released are left out: what was to be claimed or parked there is the next owner's.
+
         A relay that stops claims nothing more: a round that had begun may end after the relay has left its lanes.
         """
         state, take, park = self._state, decision.take, decision.park
         while not state.is_stopping:
-            take = [message for message in take if message.partition in state.epochs]
-            park = [message for message in park if message.partition in state.epochs]
+            take = [message for message in take if state.may_write(message.partition)]
+            park = [message for message in park if state.may_write(message.partition)]
             if not (take or park):
                 return
             number = state.lease.next_claim_number()
@@ -554,7 +580,7 @@ class Reader:
                 revisions.update(await state.store.claim(fence, claim, park=park_ids))  # noqa: B023
 
             try:
-                is_recorded = await state.retry_write("claiming", write)
+                is_recorded = await state.write_in(fence, "claiming", write)
             except StoreRefused as error:
                 await self._split_claim(ReadDecision(take, park), strikes, error)
                 return
@@ -594,6 +620,8 @@ class Reader:
     async def _close_unparked(self, message: Message, refusal: StoreRefused) -> None:
         """Close a message as failed that must wait behind another and cannot be parked."""
         state = self._state
+        if not state.may_write(message.partition):
+            return  # the next owner of its lane parks it
         parked = FailedOutcome(
             message_id=message.id, state=State.PENDING, waits=Waits.PARKED, attempts=message.attempts
         )
@@ -626,10 +654,10 @@ class Reader:
     def _start_ping(self) -> None:
         """Ping in the background: an answer may take long, and the lanes must be read meanwhile."""
         if self._ping_task is None or self._ping_task.done():
-            self._ping_task = asyncio.create_task(self._ping_idle())
+            self._ping_task = asyncio.create_task(self._ping_beside())
 
-    async def _ping_idle(self) -> None:
-        """Open the breaker if an idle destination does not answer, unless messages showed meanwhile how it is."""
+    async def _ping_beside(self) -> None:
+        """Open the breaker if a quiet destination does not answer, unless messages showed meanwhile how it is."""
         state, acknowledged = self._state, self._state.policy.acknowledged
         try:
             async with asyncio.timeout(state.settings.send_timeout.total_seconds()):
@@ -639,6 +667,8 @@ class Reader:
                 state.open_breaker(str(error) or "no answer to a ping")
                 state.close()
                 self.poll()  # it may rest, and goes by the breaker's time now
+        else:
+            self._note_ping()
 
     async def _probe(self) -> bool:
         """Ping a destination whose breaker is open, once its time has come, and read messages to probe it with.
@@ -668,6 +698,7 @@ class Reader:
         # Twice: the first read finds out which waiting messages are due, and the second takes them.
         self._empty_probes += not found
         if not state.epochs or (self._empty_probes >= _EMPTY_PROBES and not state.ordering.in_flight):
+            state.policy.row.clear()
             state.close_breaker(is_proven=False)  # there is no message to probe with: the ping must do
             state.reopen()
         return found
@@ -688,9 +719,13 @@ class Reader:
         except Exception as error:
             state.open_breaker(str(error) or "no answer to a ping")
             return False
-        if self._transport.features.ping_is_witness:
-            state.policy.note_ping()
+        self._note_ping()
         return True
+
+    def _note_ping(self) -> None:
+        """Note that the destination answered a ping, where that shows that messages could get through."""
+        if self._transport.features.ping_is_witness:
+            self._state.policy.note_ping()
 
 
 def _strikes_while_waiting(strikes: int) -> int:

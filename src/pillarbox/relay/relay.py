@@ -44,12 +44,15 @@ from pillarbox.relay.settings import DEFAULT_SETTINGS, DestinationSettings, Duty
 from pillarbox.relay.shares import Demand, Window
 from pillarbox.retry import Backoff
 from pillarbox.stores.factory import open_store
+from pillarbox.stores.urls import parse_store_url
 from pillarbox.tasks import cancel_all, check_cancelled
 from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 
 __all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth", "Sharing"]
 
 _IDLE_INTERVAL: Final = 0.02
+_REPORT_INTERVAL: Final = 5.0
+"""Seconds between two moments at which the telemetry may report what it added up."""
 _WOKEN_SINGLY: Final = 8
 """Up to so many resting destinations each read at once when a writer commits: a look before would cost more."""
 _FIRST_WAIT: Final = 0.05
@@ -139,6 +142,8 @@ class Relay:
 
             destinations = [destination_from_url(name, url) for name, url in destinations.items()]
         self._store = open_store(store) if isinstance(store, str) else store
+        self._origin = str(parse_store_url(store)) if isinstance(store, str) else type(store).__name__
+        """Where it delivers from, without secrets."""
         self._destinations = {destination.settings.name: destination for destination in destinations}
         if not self._destinations:
             raise ConfigError("A relay needs at least one destination to deliver to.")
@@ -190,12 +195,22 @@ class Relay:
         settings = read_relay_section(config).settings
         destinations = [one.build() for one in list_served_destinations(config)]
         url, names = read_store(config)
-        return cls(
+        relay = cls(
             open_store(url, names=names), destinations, settings=settings, clock=clock, telemetry=telemetry,
             archive=archive,
         )  # fmt: skip
+        relay._origin = str(url)
+        return relay
 
     # --- from outside ---
+
+    def __str__(self) -> str:
+        return f"relay from {self._origin} to {', '.join(sorted(self._destinations))}"
+
+    @property
+    def is_started(self) -> bool:
+        """True once it was in the registry: its store was reached, and the tables fit."""
+        return self._was_registered
 
     @property
     def telemetry(self) -> Telemetry:
@@ -278,6 +293,7 @@ class Relay:
                 except LeaseLost as error:
                     self._telemetry.on_lease_lost(reason=str(error))
         finally:
+            self._telemetry.on_turn(is_last=True)
             await self._store.close()
 
     # --- one lease ---
@@ -313,9 +329,10 @@ class Relay:
         if not await self._register(heartbeat, lease):
             return
         self._is_registered = True
+        self._telemetry.on_started(str(self), relay_id=self.relay_id)
         async with self._store.wakeups(self._on_notification) as wakeups:
             services: list[Coroutine[Any, Any, None]] = [heartbeat.run(), rebalancer.run(), *self._build_duties()]
-            services += [journal.run(), self._count_backlogs(lease), self._schema_watch.run()]
+            services += [journal.run(), self._count_backlogs(lease), self._schema_watch.run(), self._report_turns()]
             services += [pipeline.run() for pipeline in self._pipelines.values()]
             self._poll = SharedPoll(
                 {name: pipeline.reader for name, pipeline in self._pipelines.items()},
@@ -328,7 +345,7 @@ class Relay:
                 self._arming = self._build_arming(heartbeat, wakeups)
                 services.append(self._arming.run())
             if self._once:
-                services.append(self._stop_when_idle())
+                services.append(self._stop_when_idle(rebalancer))
             await self._run_services(services, lease)
 
     async def _open_store(self) -> bool:
@@ -372,6 +389,7 @@ class Relay:
                 if self._once and self._clock.monotonic() >= until:
                     raise
                 self._telemetry.on_store_failed("registering", error)
+                self._telemetry.on_turn()
                 await self._schema_watch.run_once()
                 await self._wait_for_stop(backoff.next_wait())
             else:
@@ -453,11 +471,13 @@ class Relay:
                     return
             await asyncio.sleep(backoff.next_wait())
 
-    async def _stop_when_idle(self) -> None:
+    async def _stop_when_idle(self, rebalancer: Rebalancer) -> None:
+        """Stop once there is nothing to do; raise why, if that cannot be known for a lease."""
         if not self._pipelines:
             await self._duties_done.wait()
-        while not all(pipeline.is_idle for pipeline in self._pipelines.values()):  # noqa: ASYNC110 - many of them
+        while not all(pipeline.is_idle for pipeline in self._pipelines.values()):
             await asyncio.sleep(_IDLE_INTERVAL)
+            rebalancer.check_failing(within=self._settings.lease.total_seconds())
         self.stop()
         await asyncio.Event().wait()  # a service that ends would end the others before they are drained
 
@@ -501,6 +521,7 @@ class Relay:
                 missing_topology=settings.missing_topology,
                 give_up_after=settings.give_up_after,
                 has_addresses=find_addressing(transport) is not None,
+                in_process=transport.features.in_process,
             ),
             clock=self._clock,
             telemetry=self._telemetry,
@@ -559,6 +580,12 @@ class Relay:
                 self._duties_done.set()
             # Spread, so that relays which started together do not all do it at the same moment.
             await asyncio.sleep(seconds * (0.9 + self._dice.random() / 5))
+
+    async def _report_turns(self) -> None:
+        """Let the telemetry report what it added up, now and then and when the relay ends."""
+        while True:
+            await asyncio.sleep(_REPORT_INTERVAL)
+            self._telemetry.on_turn()
 
     async def _count_backlogs(self, lease: Lease) -> None:
         """Have the store count what is due, one statement for all destinations whose first lane is this relay's.

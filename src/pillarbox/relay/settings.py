@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from pillarbox.durations import FOREVER
+from pillarbox.durations import FOREVER, check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.message import PARTITIONS, check_destination, check_labels
 from pillarbox.relay.outcome_policy import AfterFailure, MissingTopology
@@ -86,6 +86,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Publication that the slot is read with; None for the name of the slot."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_destination(self.name)
         _check_handoff(self)
         if self.dead_letter is not None:
@@ -159,7 +160,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     delivered: timedelta = timedelta(days=7)
     failed: timedelta = timedelta.max
-    skipped: timedelta = timedelta(days=7)
+    skipped: timedelta = timedelta.max
     discarded: timedelta = timedelta(days=7)
     inbox: timedelta = timedelta(days=7)
     """Dedup window: a message that comes again later than that is handled again."""
@@ -175,6 +176,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Most rows that one transaction deletes."""
     archive: str | None = None
     """Folder to which closed messages are written before they are deleted; None for no archive."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.batch < 1:
+            raise ConfigError("The batch of retention must be at least 1: nothing would ever be deleted.")
+        if self.every <= timedelta(0):
+            raise ConfigError("The every of retention must be greater than zero: the time between two cleanups.")
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +209,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a relay or its connection may die while it sends one message alone, before that message fails."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_labels(self.labels)
         if self.lease < timedelta(milliseconds=300):
             raise ConfigError("The lease must be at least 300ms: it has to be renewed three times in its length.")

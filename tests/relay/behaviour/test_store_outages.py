@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox.contracts.transport import Outcome
+from pillarbox.errors import StoreUnavailable
 from pillarbox.message import Message, State
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.settings import DestinationSettings
@@ -104,3 +105,55 @@ async def _kill_and_start_again(server: PrivatePostgres, logins: Logins, driver:
         assert sorted(set(sink.numbers())) == list(range(200))
         assert all(ids == sorted(ids) for ids in sink.by_key().values())
         assert {(message.state, message.attempts) for message in await scene.find()} == {(State.DELIVERED, 0)}
+
+
+async def test_an_idle_relay_says_once_that_its_store_is_away_and_once_that_it_is_back(
+    private_postgres: Callable[[], PrivatePostgres], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = private_postgres()
+    with postgres_logins(server.url) as logins:
+        await _stop_under_an_idle_relay(server, logins, caplog)
+
+
+async def _stop_under_an_idle_relay(server: PrivatePostgres, logins: Logins, caplog: pytest.LogCaptureFixture) -> None:
+    async with postgres_scene(server.url, "idle", logins, driver="asyncpg") as scene:
+        sink = Script()
+        async with scene.relay(sink):
+            await scene.put((1, "a"))
+            await until(lambda: sink.numbers() == [1])
+            caplog.clear()
+            server.stop("immediate")
+            await asyncio.sleep(4)
+            server.start()
+            await until(lambda: "the store answers again" in caplog.text)
+        lines = [one for one in caplog.records if one.levelno >= 30]
+        assert [one.getMessage() for one in lines if one.exc_info] == []
+        assert caplog.text.count("the store is away: ") == 1
+        assert caplog.text.count("the store answers again") == 1
+        assert len(lines) < 15, [one.getMessage() for one in lines]
+
+
+class _NoRegistry:
+    """A store whose registry cannot be watched, once a relay is in it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("registry", "registry_digest", "requests"):
+            return self._fail
+        return getattr(self._store, name)
+
+    async def _fail(self, *_: object, **__: object) -> None:
+        raise StoreUnavailable("the registry is locked")
+
+
+async def test_once_ends_with_the_reason_if_the_registry_cannot_be_watched_for_a_lease(scene: Scene) -> None:
+    store: Any = _NoRegistry(scene.open_store())
+    await scene.put((1, "a"))
+    relay = Relay(
+        store, [Destination(Script, DestinationSettings(name="sink"))], settings=scene.quick(lease=SHORT_LEASE)
+    )
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreUnavailable, match="the registry is locked"):
+            await relay.run(once=True)

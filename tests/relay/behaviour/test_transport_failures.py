@@ -71,6 +71,8 @@ async def test_an_error_of_a_batch_is_found_to_be_one_messages_and_costs_its_nei
     (failed,) = await scene.find(State.FAILED)
     assert failed.payload == BAD
     assert str(error) in (failed.last_error or "")
+    tried = {line.message_id for line in await scene.store.journal(limit=1_000) if line.message_id is not None}
+    assert tried == {failed.message_id}, "its neighbours were sent again, in halves, and failed no try"
     assert {message.attempts for message in await scene.find(State.DELIVERED)} == {0}
 
 

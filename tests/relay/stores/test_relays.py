@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from pillarbox.config import Config
@@ -19,9 +21,10 @@ from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import ConfigError
 from pillarbox.message import Message
 from pillarbox.relay import relays as relays_module
-from pillarbox.relay.addresses import Stores, Tenants, TenantSettings
+from pillarbox.relay.addresses import Found, StoreAddress, Stores, Tenants, TenantSettings, parse_address
+from pillarbox.relay.archive import read_archive
 from pillarbox.relay.relays import Relays, StoreHealth
-from pillarbox.relay.settings import RelaySettings, SharingSettings
+from pillarbox.relay.settings import RelaySettings, Retention, SharingSettings
 from pillarbox.stores.factory import open_schema
 from tests.support.many_stores import ManyStores, list_numbers, to_destination, until_running
 from tests.support.relay_behaviour.scene import LEASE, Script, until
@@ -132,7 +135,7 @@ async def test_a_schema_that_is_dropped_while_it_is_served_hurts_no_other(many: 
     sink, stores = Script(), await many.install("schema_a", "schema_dropped")
     async with Relays(stores, [to_destination(sink)], settings=QUICK) as relays:
         await until_running(relays)
-        await many.execute("drop schema schema_dropped cascade")
+        await many.drop("schema_dropped")
         await many.put("schema_a", NUMBERS)
         await until_delivered(sink, "schema_a")
         await many.install("schema_dropped")
@@ -339,6 +342,60 @@ async def test_a_directory_that_is_away_changes_nothing(many: ManyStores) -> Non
 async def test_a_directory_that_never_answered_ends_it_at_the_start(many: ManyStores) -> None:
     with pytest.raises(Exception, match="cannot be asked for tenants"):
         await Relays(Stores({}, read_tenants(many.folder)), [to_destination(Script())]).run()
+
+
+class Moving:
+    """Tenants of which one moves to another address while relays run."""
+
+    refresh = timedelta(milliseconds=50)
+
+    def __init__(self, address: StoreAddress) -> None:
+        self.address = address
+
+    async def find(self, *, taken: Iterable[str] = ()) -> Found:
+        return Found({"acme": self.address})
+
+
+async def test_a_tenant_that_moves_is_served_at_its_new_address_and_no_longer_at_the_old_one(many: ManyStores) -> None:
+    sink = Script()
+    urls = await many.install("old", "new")
+    tenants: Any = Moving(parse_address(urls["old"]))
+    async with Relays(Stores({}, tenants), [to_destination(sink)], settings=QUICK) as relays:
+        await many.put("old", [1])
+        await until(lambda: has_arrived(sink, "old", 1))
+        tenants.address = parse_address(urls["new"])
+        await many.put("new", [2])
+        await until(lambda: has_arrived(sink, "new", 1))
+        with closing(sqlite3.connect(many.folder / "old.db")) as connection:
+            assert connection.execute("select count(*) from pillarbox_relay").fetchone() == (0,)
+        assert [one.name for one in relays.stores] == ["acme"]
+
+
+async def test_a_row_of_the_directory_does_not_replace_a_store_that_is_configured(many: ManyStores) -> None:
+    urls = await many.install("acme", "own")
+    write_directory(many.folder / "directory.db", "acme", "globex")
+    own = parse_address(urls["own"])
+    found = await Stores({"acme": own}, read_tenants(many.folder)).find()
+    assert found.stores["acme"] == own
+    assert sorted(found.stores) == ["acme", "globex"]
+    (refused,) = found.refused
+    assert "acme has the name of another store" in refused
+
+
+async def test_the_archives_of_two_stores_are_in_folders_of_their_own(many: ManyStores) -> None:
+    sink, folder = Script(), many.folder / "archive"
+    urls = await many.install("acme", "globex")
+    stores = Stores({name: parse_address(url) for name, url in urls.items()})
+    keep = Retention(delivered=timedelta(0), every=timedelta(milliseconds=50), archive=str(folder))
+    settings = msgspec.structs.replace(QUICK, retention=keep)
+    async with Relays(stores, [to_destination(sink)], settings=settings):
+        for name in urls:
+            await many.put(name, NUMBERS)
+        await until_delivered(sink, *urls)
+        await until(lambda: all(len(list(read_archive(folder / name))) == len(NUMBERS) for name in urls))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(urls)
+    topics = {name: {one.topic for one in read_archive(folder / name)} for name in urls}
+    assert topics == {name: {name} for name in urls}
 
 
 def test_tenants_need_a_place_for_their_name() -> None:

@@ -238,9 +238,10 @@ def number_payload(number: int, size: int = 0) -> bytes:
 
 
 @asynccontextmanager
-async def sqlite_scene(path: Path) -> AsyncIterator[Scene]:
+async def sqlite_scene(path: Path, *, is_installed: bool = False) -> AsyncIterator[Scene]:
     url = f"sqlite:///{path}"
-    await open_schema(parse_store_url(url), names=Names()).install()
+    if not is_installed:
+        await open_schema(parse_store_url(url), names=Names()).install()
     scene = Scene(url, Names(), lambda: SqliteStore(path))
     async with _opened(scene):
         yield scene
@@ -248,10 +249,17 @@ async def sqlite_scene(path: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def postgres_scene(
-    url: str, schema: str, logins: Logins, *, driver: DriverName, dialect: PostgresDialect = "native"
+    url: str,
+    schema: str,
+    logins: Logins,
+    *,
+    driver: DriverName,
+    dialect: PostgresDialect = "native",
+    is_installed: bool = False,
 ) -> AsyncIterator[Scene]:
     names = Names(schema)
-    await open_schema(parse_store_url(f"{url}?dialect={dialect}"), names=names).install()
+    if not is_installed:
+        await open_schema(parse_store_url(f"{url}?dialect={dialect}"), names=names).install()
 
     def open_as(role: Role) -> Store:
         login = logins.url_as(role, url, names, is_portable=dialect == "portable")
@@ -267,9 +275,10 @@ async def postgres_scene(
 
 
 @asynccontextmanager
-async def mariadb_scene(url: str, logins: Logins) -> AsyncIterator[Scene]:
+async def mariadb_scene(url: str, logins: Logins, *, is_installed: bool = False) -> AsyncIterator[Scene]:
     names = Names()
-    await open_schema(parse_store_url(url), names=names).install()
+    if not is_installed:
+        await open_schema(parse_store_url(url), names=names).install()
 
     def open_as(role: Role) -> Store:
         return MariadbStore(logins.url_as(role, url, names))

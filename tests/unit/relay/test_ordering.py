@@ -222,6 +222,14 @@ def test_keys_astray_are_read_and_block_nothing() -> None:
     assert (len(decision.take), decision.park) == (1, [])
 
 
+def test_a_message_that_was_never_tried_goes_before_all_that_were() -> None:
+    for dice in (0.0, 0.3, 0.6, 0.99):
+        bench = Bench()
+        bench.take(*[replace(row(id), last_error="500") for id in range(1, 9)], row(9))
+        assert [message.id for message in bench.ordering.next_probe(dice, new_first=True)] == [9]
+        assert len(bench.ordering.next_probe(dice, new_first=True)) == 1, "then those that were tried"
+
+
 def test_every_other_probe_is_a_message_that_was_not_tried_before() -> None:
     """Those of throttled tenants may be many, and one of another must not be drawn among all of them."""
     chosen = []

@@ -127,6 +127,22 @@ def test_reading_a_blocked_key_stops_at_the_first_that_has_to_wait() -> None:
     assert bench.read(row(5, "a")).park == [row(5, "a")]
 
 
+def test_a_front_that_comes_due_while_its_key_is_in_flight_is_read_as_soon_as_that_ends() -> None:
+    """The search has passed it, and would find it again only in its next turn."""
+    bench = Bench()
+    bench.read()
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(2), waiting(3, Waits.RETRY), waiting(4)]))
+    assert bench.send() == [2]
+    known = [bench.ordering.has_more_due]
+    bench.ordering.choose_due([build_due(waiting(3, Waits.RETRY))])
+    assert [*known, bench.ordering.has_more_due] == [False, True]
+    bench.ordering.mark_delivered([waiting(2)])
+    bench.settle()
+    bench.claim(bench.accept_key(bench.key_read(), [waiting(3, Waits.RETRY), waiting(4)]))
+    assert bench.send() == [3]
+
+
 def test_a_key_is_free_when_everything_that_waited_is_in_hand() -> None:
     bench = Bench()
     bench.read()
@@ -341,3 +357,23 @@ def test_a_failure_frees_a_key_that_had_nothing_more() -> None:
     bench.settle()
     bench.take(row(2, "a"))
     assert bench.send() == [2]
+
+
+def test_a_key_goes_on_after_a_delivery_that_was_set_aside_and_then_recorded() -> None:
+    """What waits in the table is taken only while nothing of the key is unsettled: the delivery counts once."""
+    bench = Bench()
+    ordering, first = bench.ordering, row(1, "a")
+    bench.take(first)
+    bench.send()
+    ordering.mark_delivered([first])
+    refused, _ = ordering.next_settlement(10)
+    ordering.set_aside(1, refused)
+    assert ordering.has_aside
+    ordering.retry_aside()
+    assert list(bench.settle().delivered) == [1]
+    bench.take(row(2, "a"))
+    assert bench.send() == [2]
+    ordering.mark_failed(row(2, "a"), retry(row(2, "a")))
+    bench.settle()
+    bench.read()
+    assert ids(bench.due(waiting(2, Waits.RETRY)).take) == [2]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
+import msgspec
 import pytest
 
 from pillarbox.contracts.store import Cursor, ReadResult
@@ -174,6 +176,17 @@ def test_a_message_is_sent_normally_after_the_first_strike_and_is_a_suspect_afte
     assert bench.send() == [2]
     assert bench.ordering.next_suspects(500) == [row(1, "a")]
     assert bench.ordering.next_suspects(500) == []
+
+
+def test_a_new_message_under_the_id_of_one_that_the_database_lost_has_none_of_its_strikes() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.take(row(1, "a"))
+        bench.ordering.next_batch(10)
+        strike(bench, row(1, "a"))
+    bench.take(msgspec.structs.replace(row(1, "b"), message_id=UUID(int=77)))
+    assert bench.ordering.count_strikes(1) == 0
+    assert bench.send() == [1]
 
 
 def hunt(culprit: Message, suspects: Sequence[Message]) -> tuple[list[int], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from pillarbox.contracts.store import (
     Cursor,
     DueMessage,
     FailedOutcome,
+    Fence,
     KeyMessages,
     ReadResult,
     RecoveredClaim,
@@ -27,9 +28,9 @@ from pillarbox.contracts.store import (
 )
 from pillarbox.contracts.transport import TransportFeatures
 from pillarbox.contracts.writer import Insert
-from pillarbox.errors import StoreUnavailable, TransportUnavailable
+from pillarbox.errors import StoreRefused, StoreUnavailable, TransportUnavailable
 from pillarbox.message import Kind, Message, Names, State, Waits
-from pillarbox.relay.destination import DestinationState
+from pillarbox.relay.destination import ASIDE_INTERVAL, DestinationState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.outcome_policy import OutcomePolicy
 from pillarbox.relay.polling import PollBackoff
@@ -209,7 +210,9 @@ async def test_the_first_duty_gets_the_room_and_the_other_its_turn(sends_first: 
         retry_interval=timedelta(microseconds=1), sends_first=sends_first,
     )  # fmt: skip
     taken: list[str] = []
-    for _ in range(18):
+    for _ in range(18 if sends_first else 40):
+        if not sends_first:
+            state.lease.extend(clock.monotonic())
         await reader.run_once()
         await reader.finish()
         batch = state.ordering.next_batch(10)
@@ -217,9 +220,49 @@ async def test_the_first_duty_gets_the_room_and_the_other_its_turn(sends_first: 
         state.ordering.mark_delivered(batch)
         await _settle(state)
         clock.advance(timedelta(seconds=1))
+    if not sends_first:
+        assert taken[:40] == ["due"] * 30 + ["fresh"] * 10, "new messages go once no retry is due"
+        return
     later = taken[4:]
     assert later.count(first) > 3 * (len(later) - later.count(first))
     assert set(later) == {"due", "fresh"}
+
+
+async def _read_beside_endless_retries(*, seconds: float) -> list[int]:
+    """Read a backlog of retries that goes on for that long, beside one new message; return what was taken."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, *[f"due-{number}" for number in range(200)], "fresh")
+    state = build_state(store, clock, window=2, batch=2)
+    await grant(state, 0)
+    await _retry_now(store, state, *range(1, 201))
+    reader = Reader(
+        state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)),
+        retry_interval=timedelta(microseconds=1), sends_first=False,
+    )  # fmt: skip
+    taken: list[int] = []
+    for _ in range(20):
+        state.lease.extend(clock.monotonic())
+        await reader.run_once()
+        await reader.finish()
+        batch = state.ordering.next_batch(10)
+        taken += [message.id for message in batch]
+        state.ordering.mark_delivered(batch)
+        if batch:
+            await _settle(state)
+        clock.advance(timedelta(seconds=seconds / 20))
+    return taken
+
+
+async def test_new_messages_wait_for_retries_that_go_first() -> None:
+    taken = await _read_beside_endless_retries(seconds=59)
+    assert taken
+    assert 201 not in taken
+
+
+async def test_new_messages_do_not_starve_beside_retries_that_go_first() -> None:
+    taken = await _read_beside_endless_retries(seconds=70)
+    assert 201 in taken
 
 
 # --- messages that waited ---
@@ -693,7 +736,7 @@ async def test_what_comes_back_for_a_blocked_address_is_read_at_a_bounded_rate(i
     ]
     await store.settle(state.fence([0]), Settlement(failures=waiting))
     if is_blocked:
-        state.addresses.refuse("t", clock.monotonic(), reason="full", dice=1.0, is_missing=True)
+        state.addresses.refuse("t", clock.monotonic(), message_id=UUID(int=1), reason="full", dice=1.0, is_missing=True)
     reader = Reader(
         state, transport=_Topics(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)),
         retry_interval=timedelta(milliseconds=10),
@@ -766,3 +809,47 @@ async def test_cold_lanes_that_are_quick_to_read_take_one_read() -> None:
     store._ticks = FrozenClock()
     await _read_cold(store, clock, rounds=1)
     assert store.cold == [64]
+
+
+# --- what the store refuses to park ---
+
+
+class _NoParking(MemoryStore):
+    """Refuses to park, and to close what could not be parked, while it is told to."""
+
+    refuses = True
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+        if self.refuses and park:
+            raise StoreRefused("a trigger refuses it")
+        return await super().claim(fence, claim, park=park)
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
+        if self.refuses:
+            raise StoreRefused("a trigger refuses it")
+        return await super().settle(fence, settlement)
+
+
+async def test_what_could_be_neither_parked_nor_closed_is_tried_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pillarbox.relay.reader._REREAD_INTERVAL", 1e9)  # a read of the whole lane would find it too
+    clock = FrozenClock()
+    store = _NoParking(clock=clock)
+    put(store, "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    state.ordering.block(0, "a", front=Waits.HELD)
+    reader = _reader(state)
+    await reader.run_once()
+    await reader.finish()
+    store.refuses = False
+    state.lease.extend(clock.monotonic())
+    await reader.run_once()
+    await reader.finish()
+    assert [message.waits for message in await store.find(Selection(), limit=9)] == [None], "not before its time"
+    clock.advance(timedelta(seconds=ASIDE_INTERVAL + 1))
+    state.lease.extend(clock.monotonic())
+    await reader.run_once()
+    await reader.finish()
+    assert [message.waits for message in await store.find(Selection(), limit=9)] == [Waits.PARKED]

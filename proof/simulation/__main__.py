@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from random import SystemRandom
 from typing import Final
 
 from proof.report import format_columns
@@ -18,17 +19,21 @@ from proof.simulation.world import simulate
 
 _NAMED: Final = (Promise.LOST, Promise.GHOST, Promise.OUT_OF_ORDER)
 _MOST_PRINTED: Final = 20
+_FIRST_NEW: Final = 1_000_000
+_LAST_NEW: Final = 1_000_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the options select. Return 0 if every promise held and every broken variant was caught."""
     parser = _build_parser()
     options = parser.parse_args(arguments)
-    if min(options.seeds, options.first, options.limit) < 0 or (options.workers is not None and options.workers < 1):
-        parser.error("--seeds, --first and --limit count from 0, and --workers from 1.")
+    if min(options.seeds, options.first, options.new, options.limit) < 0 or (
+        options.workers is not None and options.workers < 1
+    ):
+        parser.error("--seeds, --first, --new and --limit count from 0, and --workers from 1.")
     if options.seed is not None:
         return _replay(options.seed, options.variant)
-    seeds = range(options.first, options.first + options.seeds)
+    seeds = [*range(options.first, options.first + options.seeds), *draw_seeds(options.new)]
     total = run_seeds(
         seeds, progress=lambda done: _print_note(f"\r{done} of {len(seeds)} seeds"), workers=options.workers
     )
@@ -45,10 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if total.broken_seeds or any(catch.seed is None for catch in catches) else 0
 
 
+def draw_seeds(count: int) -> range:
+    """Draw a range of seeds that hardly anyone has run before. A failure prints the seed, which replays it."""
+    first = SystemRandom().randrange(_FIRST_NEW, _LAST_NEW)
+    return range(first, first + count)
+
+
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m proof.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--new", type=int, default=0, help="so many more, another range each time")
     parser.add_argument("--seed", type=int, help="replay this one alone, line by line")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="with --seed: broken in this way")
     parser.add_argument("--limit", type=int, default=2_000, help="seeds in which each broken variant must be caught")

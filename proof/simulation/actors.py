@@ -142,6 +142,15 @@ class Writers:
             transaction.commit()
         env.timeline.after(env.scenario.settings.lease.total_seconds() / 2, self.write_witnesses)
 
+    def write_one(self, destination: str, key: str, effect: MessageEffect | None) -> Message:
+        """Commit one message in a transaction of its own; return it with its id."""
+        transaction = self._store.transaction()
+        self._written += 1
+        message = self._message(destination, key, effect)
+        transaction.insert(Insert(names=_NAMES, messages=[message]))
+        transaction.commit()
+        return next(one for one in self._env.data.messages() if one.message_id == message.message_id)
+
     def _begin(self) -> None:
         rng = self._env.rng
         free = [key for key in self._keys if key not in self._busy]

@@ -36,6 +36,8 @@ class Promise(StrEnum):
     """A lease ran out, or a write was refused, while nothing was wrong."""
     STUCK = "stuck"
     """Still open long after the last fault."""
+    DELAYED = "delayed by another"
+    """Held up by a bad message of another key, while the destination took everything else."""
     CRASHED = "relay crashed"
     """A relay ended by an error of its own, or never waited."""
 

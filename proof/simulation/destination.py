@@ -51,6 +51,8 @@ class MessageEffect(StrEnum):
     """It is rejected."""
     REFUSED = "refused"
     """It is refused, until faults end."""
+    REFUSED_ALONE = "refused alone"
+    """It is refused after the faults, in the quiet phase."""
     KILLS_RELAY = "kills relay"
     """It kills the relay that sends it."""
     BREAKS_CONNECTION = "breaks connection"
@@ -143,6 +145,11 @@ class Broker:
         self._lost = fault_rates.get(FaultKind.LOST_ANSWER, 0.0)
         self._slow = fault_rates.get(FaultKind.SEND_SLOW, 0.0)
         self._faults_ended = False
+        self._is_quiet = True
+
+    def end_quiet(self) -> None:
+        """End the quiet phase: from now on its bad message is taken too."""
+        self._is_quiet = False
 
     def end_faults(self) -> None:
         """End all faults, except for messages that are rejected or kill relays."""
@@ -232,6 +239,8 @@ class Broker:
             return refusal
         if effect == MessageEffect.REJECTED:
             return Outcome(False, "rejected", rejected=True)
+        if effect == MessageEffect.REFUSED_ALONE and self._is_quiet:
+            return Outcome(False, "refused")
         if effect == MessageEffect.REFUSED and not self._faults_ended:
             return Outcome(False, "refused")
         if self._nacks and self._rng.random() < self._nacks:

@@ -28,6 +28,7 @@ from proof.simulation.checker import FailureChecker, Promise
 from proof.simulation.destination import Broker, BrokerMode, Send, find_address, list_firsts
 from proof.simulation.environment import Environment
 from proof.simulation.network import StoreConnection
+from proof.simulation.quiet import LONGEST_BREAKER, has_quiet_phase
 from proof.simulation.scenario import CLOCK_MARGIN, LANES, Scenario
 from proof.simulation.virtual_time import ProcessClock, ProcessLoop, Timeline
 
@@ -45,6 +46,7 @@ _LONGEST: Final = timedelta(seconds=1)
 def patch_relay(scenario: Scenario) -> Iterator[None]:
     """Patch the relay: ids from the seed, few lanes, and no periodic full read, as nothing may depend on it."""
     rng = Random(scenario.seed)
+    longest = LONGEST_BREAKER if has_quiet_phase(scenario.seed) else _LONGEST
 
     def draw_id() -> UUID:
         return UUID(int=rng.getrandbits(128), version=4)
@@ -56,7 +58,7 @@ def patch_relay(scenario: Scenario) -> Iterator[None]:
         "pillarbox.relay.reader._BLOCKED_INTERVAL": _SWEEP,
         "pillarbox.relay.polling._SHORTEST": _SHORTEST_NAP,
         "pillarbox.relay.destination.ASIDE_INTERVAL": _SWEEP,
-        "pillarbox.relay.destination.Breaker": partial(Breaker, first=_FIRST, longest=_LONGEST),
+        "pillarbox.relay.destination.Breaker": partial(Breaker, first=_FIRST, longest=longest),
         "pillarbox.relay.relay.version": lambda _: "simulated",
     }
     with ExitStack() as patches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from pillarbox.contracts.store import Action, Claim, FailedOutcome, Fence, Lane, RecoveredClaim, Settlement
@@ -78,6 +78,8 @@ class WatchedStore(MemoryStore):
         self._deliveries = deliveries
         self._failures = failures
         self._refusals = refusals
+        self._archived: set[tuple[int, State, datetime | None]] | None = None
+        """What an archive has taken, while it is deleted."""
         self._fences: dict[tuple[str, int], LaneRow] = {}
         """Lane to the ownership that the last write in it claimed."""
 
@@ -176,6 +178,17 @@ class WatchedStore(MemoryStore):
             # A held message was never closed: it keeps its place in the order, and its key waits behind it.
             self._deliveries.exempt(message.id)
 
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        self._archived = {(one.id, one.state, one.status_at) for one in messages}
+        try:
+            return await super().purge_archived(messages)
+        finally:
+            self._archived = None
+
     def _delete_closed(self, rows: Sequence[Message]) -> int:
+        for row in rows if self._archived is not None else ():
+            if (row.id, row.state, row.status_at) not in (self._archived or ()):
+                text = f"{row.id} was deleted as {row.state.value}, and the archive has it as it was before"
+                self._deliveries.report(Promise.LOST, self._clock.monotonic(), text)
         self._deliveries.purged.update(row.id for row in rows)
         return super()._delete_closed(rows)

@@ -8,10 +8,12 @@ from typing import Final
 
 from pillarbox.message import Message, State
 from proof.simulation.actors import Operators, Writers
+from proof.simulation.archivist import Archivist
 from proof.simulation.checker import Promise, Violation
 from proof.simulation.environment import Environment
 from proof.simulation.fault_schedule import FaultSchedule
 from proof.simulation.process import Process, patch_relay
+from proof.simulation.quiet import QUIET_SECONDS, QuietPhase
 from proof.simulation.scenario import Scenario
 from proof.simulation.trace import PrintLine
 from proof.simulation.virtual_time import Spinning
@@ -53,6 +55,8 @@ class World:
         self._env = Environment(scenario, print_line=print_line)
         self._writers = Writers(self._env)
         self._operators = Operators(self._env)
+        self._archivist = Archivist(self._env)
+        self._quiet = QuietPhase(self._env, self._writers)
         self._processes = [self._process(number) for number in range(scenario.relays)]
         self._fault_schedule = FaultSchedule(self._env, self._processes)
         for process in self._processes:
@@ -73,7 +77,8 @@ class World:
     def run(self) -> None:
         """Run until every message is closed, or the time is up."""
         try:
-            self._env.timeline.run(until=self._scenario.fault_seconds + _RECOVERY_SECONDS)
+            seconds = _RECOVERY_SECONDS + (0.0 if self._quiet.is_done else QUIET_SECONDS + _RECOVERY_SECONDS)
+            self._env.timeline.run(until=self._scenario.fault_seconds + seconds)
         except Spinning as error:
             self._env.deliveries.report(Promise.CRASHED, self._env.timeline.now, str(error))
         for process in self._processes:
@@ -83,10 +88,11 @@ class World:
     def _check_end(self) -> None:
         """End the run if there is nothing left to wait for."""
         env = self._env
-        if env.deliveries.violations or (
-            env.faults_ended_at is not None and self._writers.is_done and not env.data.open.ids()
-        ):
+        is_over = env.faults_ended_at is not None and self._writers.is_done and not env.data.open.ids()
+        if env.deliveries.violations or (is_over and self._quiet.is_done):
             env.timeline.end()
+        elif is_over:
+            self._quiet.begin()
         env.timeline.after(_CHECK_SECONDS, self._check_end)
 
     def _restart(self, process: Process) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 from pillarbox.brokers.handlers import Handlers, HandlersTransport
 from pillarbox.context import current
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import ConfigError, MessageRejected, TransportUnavailable, UnknownType
+from pillarbox.errors import ConfigError, MessageRejected, StoreUnavailable, TransportUnavailable, UnknownType
 from pillarbox.events import Types
 from pillarbox.message import Message
 from pillarbox.testing.samples import sample
@@ -271,6 +272,54 @@ async def test_a_handler_can_say_that_something_is_away(handlers: Handlers, tran
 
     with pytest.raises(TransportUnavailable, match="mail server"):
         await sent(transport)
+
+
+def _wrap(code: int) -> Exception:
+    """Return an error of the shop that was raised from one of SQLite."""
+    cause = sqlite3.OperationalError("no")
+    cause.sqlite_errorcode = code
+    error = RuntimeError("cannot write the bill")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("the database is away"), _wrap(sqlite3.SQLITE_CANTOPEN)])
+async def test_a_database_that_is_away_is_an_outage_as_in_a_consumer(
+    handlers: Handlers, transport: HandlersTransport, error: Exception
+) -> None:
+    @handlers.on(OrderPlaced)
+    def bill(event: OrderPlaced) -> None:
+        raise error
+
+    with pytest.raises(TransportUnavailable, match="bill raised"):
+        await sent(transport)
+
+
+async def test_a_conflict_is_tried_again_and_is_nobodys_fault(handlers: Handlers, transport: HandlersTransport) -> None:
+    @handlers.on(OrderPlaced)
+    def bill(event: OrderPlaced) -> None:
+        raise _wrap(sqlite3.SQLITE_BUSY)
+
+    @handlers.on(OrderPlaced)
+    def mail(event: OrderPlaced) -> None:
+        raise MessageRejected("never")
+
+    outcome = await sent(transport)
+    assert (outcome.not_now, outcome.rejected, outcome.missing) == (True, False, False)
+    assert "bill raised RuntimeError" in (outcome.error or "")
+
+
+async def test_a_failure_beside_a_conflict_is_a_failure(handlers: Handlers, transport: HandlersTransport) -> None:
+    @handlers.on(OrderPlaced)
+    def bill(event: OrderPlaced) -> None:
+        raise _wrap(sqlite3.SQLITE_BUSY)
+
+    @handlers.on(OrderPlaced)
+    def mail(event: OrderPlaced) -> None:
+        raise KeyError("total")
+
+    outcome = await sent(transport)
+    assert (outcome.not_now, outcome.rejected, outcome.error and "KeyError" in outcome.error) == (False, False, True)
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -15,7 +15,7 @@ from pillarbox.message import Message
 from pillarbox.relay import ordering as ordering_module
 from pillarbox.relay import reader as reader_module
 from pillarbox.relay import sender as sender_module
-from pillarbox.relay.breaker import AddressBreakers
+from pillarbox.relay.breaker import AddressBreakers, FailureRow
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES, LaneOrdering, ReadDecision
 from pillarbox.relay.outcome_policy import BatchResult, OutcomePolicy, build_hold
@@ -43,7 +43,7 @@ def settle_before_send(replace: Replace) -> None:
 
 def attempts_spent_on_an_outage(replace: Replace) -> None:
     """Every failure spends an attempt, whether or not the destination has shown that it works."""
-    replace(OutcomePolicy, "has_witness", lambda policy, message, *, began: True)
+    replace(OutcomePolicy, "has_witness", lambda policy, message, **_: True)
 
 
 def attempt_counted_twice(replace: Replace) -> None:
@@ -66,6 +66,11 @@ def attempts_not_counted(replace: Replace) -> None:
         return original_spend(policy, counted, outcome, dice=dice)
 
     replace(OutcomePolicy, "_spend_attempt", spend)
+
+
+def one_failure_is_an_outage(replace: Replace) -> None:
+    """A single message that is answered with a failure opens the breaker for all."""
+    replace(FailureRow, "is_outage", property(lambda row: bool(row.message_ids)))
 
 
 def not_now_spends_an_attempt(replace: Replace) -> None:
@@ -223,6 +228,7 @@ ANSWERS: Changes = {
     attempts_spent_on_an_outage: (Promise.SPENT,),
     attempt_counted_twice: (Promise.MISCOUNTED,),
     attempts_not_counted: (Promise.MISCOUNTED,),
+    one_failure_is_an_outage: (Promise.DELAYED,),
     not_now_spends_an_attempt: (Promise.SPENT,),
     blocked_address_never_probed: (Promise.STUCK,),
     what_waits_for_its_address_is_overtaken: (Promise.OUT_OF_ORDER,),

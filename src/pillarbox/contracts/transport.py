@@ -27,6 +27,11 @@ class TransportFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
     False for webhooks: the other side is a partner's, and a partner's outage is no reason to stop a rollout.
     """
+    in_process: bool = False
+    """What receives the messages runs in the relay's own process: it can always be reached, and a failure is the
+    message's own. It spends an attempt at once, without another message as witness. What means that something else is
+    away is raised as `TransportUnavailable`.
+    """
     addresses: bool = False
     """Messages go to several addresses, and the transport is `Addressing`. A blocked one does not stop the others."""
     ping_is_witness: bool = False

@@ -18,6 +18,7 @@ from pillarbox.config import (
     read_section,
     read_store_section,
 )
+from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.message import Names
 from pillarbox.redaction import escape_controls, expand_variables
@@ -37,11 +38,13 @@ __all__ = [
     "parse_address",
     "read_store",
     "read_stores",
+    "split_store_choice",
 ]
 
 MAIN: Final = "main"
 """Name of the store of `[store]`, and of one that was given without a name."""
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+"""A store's name, here and in the dashboard. Every tenant's name is one."""
 _NAMED: Final = re.compile(rf"(?P<name>{_NAME.pattern})=(?P<url>[A-Za-z$].*)", re.DOTALL)
 _TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 """A tenant's name goes into URLs, file names and identifiers, so it has nothing that means something there."""
@@ -68,12 +71,18 @@ def parse_address(url: str, names: Names | None = None) -> StoreAddress:
     return StoreAddress(parsed, choose_names(parsed, names))
 
 
+def split_store_choice(text: str) -> tuple[str, str] | None:
+    """Split `NAME=URL`; None for a text that is a URL alone."""
+    found = _NAMED.fullmatch(text)
+    return None if found is None else (found["name"], found["url"])
+
+
 def check_store_name(name: str) -> str:
     """Return a store's name, or raise `ConfigError`. It ends up in logs, metric labels and addresses of pages."""
-    if not _NAME.fullmatch(name) and not _TENANT.fullmatch(name):
+    if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"The store name {_show(name)} is not usable: write a letter, then at most 49 letters, digits, '_', '.' "
-            "or '-'."
+            f"{_show(name)} is no name for a store: write 1 to 63 letters, digits, '_', '.' and '-', beginning with a "
+            "letter, a digit or '_'."
         )
     return name
 
@@ -104,6 +113,7 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"TenantSettings(refresh={self.refresh!r})"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.refresh <= timedelta(0):
             raise ConfigError("The refresh of tenants must be longer than nothing.")
 
@@ -128,7 +138,7 @@ class Tenants:
             raise ConfigError(f'Tenants need a {missing}: write [tenants] with store = "…{_PLACE}…" and query.')
         if _PLACE not in settings.store and _PLACE not in (settings.schema or ""):
             raise ConfigError(f"The store of tenants needs {_PLACE} in its URL, where a tenant's name goes.")
-        self._template = expand_variables(settings.store.strip(), environ)
+        self._template = expand_variables(settings.store.strip(), environ, where="The key tenants.store")
         self._schema = settings.schema
         self._prefix = settings.prefix
         self._query = settings.query
@@ -240,10 +250,13 @@ def read_stores(config: Config) -> Stores:
         texts = [main.url]
     if texts is not None:
         return Stores(_choose(texts, main, entries, tenants, config))
-    named = {name: _to_address(section.settings, config) for name, section in entries.items()}
+    named = {name: _to_address(section.settings, config, _name_url(section, name)) for name, section in entries.items()}
     is_main_given = ("store", "url") in config.flags
     if main.url is not None:
-        named = {MAIN: _to_address(main, config), **({} if is_main_given else named)}
+        named = {
+            MAIN: _to_address(main, config, _name_url(read_store_section(config))),
+            **({} if is_main_given else named),
+        }
     if not named and tenants is None:
         raise ConfigError(
             "No store is configured: give --store URL, set PILLARBOX_STORE, or write a url under [store] in the file."
@@ -270,23 +283,31 @@ def _choose(
     for text in map(str.strip, texts):
         match = _NAMED.fullmatch(text)
         if match is not None:
-            name, address = match["name"], _to_address(msgspec.structs.replace(main, url=match["url"]), config)
+            name, address = (
+                match["name"],
+                _to_address(msgspec.structs.replace(main, url=match["url"]), config, f"--store {match['name']}"),
+            )
         elif text in entries:
-            name, address = text, _to_address(entries[text].settings, config)
+            name, address = text, _to_address(entries[text].settings, config, _name_url(entries[text], text))
         elif tenants is not None and _TENANT.fullmatch(text):
             name, address = text, tenants.get_address(text)
         elif "://" not in text and entries and _NAME.fullmatch(text):
             raise ConfigError(f"There is no store {text}: {suggest_nearest(text, entries)}.")
         else:
-            name, address = MAIN, _to_address(msgspec.structs.replace(main, url=text), config)
+            name, address = MAIN, _to_address(msgspec.structs.replace(main, url=text), config, "--store")
         if name in stores:
             raise ConfigError(f"Two stores are called {name}: write --store NAME=URL with another name for each.")
         stores[name] = address
     return stores
 
 
-def _to_address(settings: StoreSettings, config: Config) -> StoreAddress:
-    url = expand_variables((settings.url or "").strip(), config.environ)
+def _name_url(section: Section[StoreSettings], name: str | None = None) -> str:
+    """Name the key or variable that the URL of a store comes from."""
+    return section.origin(("url",)).describe(("store", "url") if name is None else ("stores", name, "url"))
+
+
+def _to_address(settings: StoreSettings, config: Config, where: str) -> StoreAddress:
+    url = expand_variables((settings.url or "").strip(), config.environ, where=where)
     url += _build_query(settings, prefix="&" if "?" in url else "?")
     parsed = parse_store_url(url, environ=config.environ)
     return StoreAddress(parsed, choose_names(parsed, Names(settings.schema, settings.prefix)))

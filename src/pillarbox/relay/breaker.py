@@ -1,4 +1,4 @@
-"""Circuit breakers of a destination and of its addresses, and the timer of its pings.
+"""Circuit breakers of a destination and of its addresses, the failures that open them, and the timer of its pings.
 
 Pure: times are the caller's monotonic seconds.
 """
@@ -9,13 +9,17 @@ import math
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
+from uuid import UUID
 
-__all__ = ["HELD_PER_SECOND", "AddressBreakers", "Breaker", "BreakerState", "PingTimer"]
+__all__ = ["HELD_PER_SECOND", "AddressBreakers", "Breaker", "BreakerState", "FailureRow", "PingTimer"]
 
 _FIRST: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(seconds=30)
-_REFUSALS: Final = 3
-"""So many refusals in a row block an address. One could concern its message alone, as when a tenant is throttled."""
+_OUTAGE_ROW: Final = 3
+"""Different messages in a row that are answered with failures, from which on it is an outage.
+
+One or two may be bad messages, or those of a tenant that is throttled.
+"""
 _MAX_ADDRESSES: Final = 10_000
 """Most addresses whose refusals are remembered. Forgetting one costs a few tries that spend nothing."""
 _PROBE_TIME: Final = 2.0
@@ -104,13 +108,42 @@ class Breaker:
         return self.state is BreakerState.CLOSED
 
 
+class FailureRow:
+    """The different messages that a destination, or an address, has answered with failures since it last took one.
+
+    An answer is not silence: one who answers is there, and the failure may be the message's own. So a message that
+    fails again and again counts once, and the next one may show that the others get through. It takes three different
+    ones in a row to tell that nothing gets through.
+    """
+
+    def __init__(self) -> None:
+        self.message_ids: set[UUID] = set()
+        """The first of them; more than make an outage are not needed."""
+
+    def add(self, message_id: UUID) -> None:
+        """Note that a message was answered with a failure."""
+        if not self.is_outage:
+            self.message_ids.add(message_id)
+
+    def clear(self) -> None:
+        """Note that a message was acknowledged."""
+        self.message_ids.clear()
+
+    @property
+    def is_outage(self) -> bool:
+        """Nothing gets through, whichever message it is."""
+        return len(self.message_ids) >= _OUTAGE_ROW
+
+    def __bool__(self) -> bool:
+        return bool(self.message_ids)
+
+
 class _Address:
     """Refusals of one address, and its breaker."""
 
     def __init__(self) -> None:
         self.breaker = Breaker()
-        self.refusals = 0
-        """How many in a row."""
+        self.row = FailureRow()
         self.held = 0
         """How many messages were held since its last probe."""
         self.probe_until = 0.0
@@ -148,20 +181,24 @@ class AddressBreakers:
         address: str,
         now: float,
         *,
+        message_id: UUID,
         reason: str,
         dice: float,
         is_missing: bool = False,
         at_least: timedelta | None = None,
     ) -> float | None:
-        """Note that an address did not take a message; return for how many seconds it is blocked if that is news."""
+        """Note that an address did not take a message; return for how many seconds it is blocked if that is news.
+
+        It is blocked when it is missing, or has refused three different messages in a row.
+        """
         known = self._addresses.get(address)
         if known is None:
             known = self._addresses[address] = _Address()
             if len(self._addresses) > _MAX_ADDRESSES:
                 self._forget(next(iter(self._addresses)))
-        known.refusals += 1
+        known.row.add(message_id)
         is_news = known.breaker.is_closed
-        if is_news and known.refusals < _REFUSALS and not is_missing:
+        if is_news and not known.row.is_outage and not is_missing:
             return None
         if not is_news and now < known.breaker.until and not known.probe_until:
             return None  # it was sent before the address was blocked

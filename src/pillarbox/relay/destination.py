@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from pillarbox.clock import Clock
 from pillarbox.contracts.store import Action, BlockedKey, FailedOutcome, Fence, RelayStore, Settlement
@@ -22,7 +25,7 @@ from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import Backoff
 from pillarbox.telemetry import Telemetry
 
-__all__ = ["AsideTimer", "DestinationState"]
+__all__ = ["AsideTimer", "DestinationState", "LaneWrites"]
 
 _KEY_SHARE: Final = 8
 """One key holds at most this part of the window."""
@@ -73,7 +76,7 @@ class DestinationState:
         """An outage was reported, and its end was not."""
         self._is_reachable = True
         """In the last outage the destination answered, and acknowledged nothing."""
-        self._refused_since: set[int] = set()
+        self._refused_since: set[UUID] = set()
         """Messages that it did not acknowledge since it last acknowledged something."""
         self._key_share = _KEY_SHARE_OF_RUNS if has_runs else _KEY_SHARE
         self.window = settings.window
@@ -86,13 +89,14 @@ class DestinationState:
         )
         self.epochs: dict[int, int] = {}
         """Owned lanes, and the epoch under which each was taken."""
+        self.writes = LaneWrites()
         self.revisions: dict[int, int] = {}
         """Lanes to the revision that was known before they were last read."""
         self.pause_reason: str | None = None
         self.is_connected = False
         """The transport was opened once. After that it reconnects by itself."""
         self.is_stopping = False
-        self._refused: set[int] = set()
+        self._refused: set[UUID] = set()
         """Messages that are set aside and were reported."""
         self.read_event = asyncio.Event()
         """There may be something to read, or room for it."""
@@ -134,6 +138,19 @@ class DestinationState:
             self.read_event.set()
 
     @property
+    def is_doubtful(self) -> bool:
+        """The destination answers, and has acknowledged nothing since a message failed.
+
+        Messages go on, one at a time: a bad one must not delay others, and what is down must not be flooded.
+        """
+        return self.breaker.is_closed and bool(self.policy.row)
+
+    @property
+    def is_reachable(self) -> bool:
+        """What runs in this process can be reached at any time; everything else unless its breaker is open."""
+        return self.policy.in_process or self.breaker.is_closed
+
+    @property
     def is_probing(self) -> bool:
         """One message may be sent, to find out whether the destination works again."""
         return self.breaker.state is BreakerState.HALF_OPEN
@@ -144,19 +161,20 @@ class DestinationState:
         self.ordering.reopen()
 
     def open_breaker(
-        self, reason: str, *, at_least: timedelta | None = None, refused: Iterable[int] | None = None
+        self, reason: str, *, at_least: timedelta | None = None, refused: Iterable[UUID] | None = None
     ) -> None:
         """Note an outage: nothing is tried for a while. The reason may come from outside.
 
         `refused` are the messages that a destination did not acknowledge which answers. It is reported as down only
         when a probe failed too, and not by the same message: one message that fails is no outage.
         """
-        is_reachable = refused is not None
+        is_answered = refused is not None
+        is_reachable = is_answered or self.policy.in_process
         self._refused_since.update(refused or ())
         reason = redact_line(reason)
         seconds = self.breaker.open(self.clock.monotonic(), reason=reason, dice=self.dice.random(), at_least=at_least)
         self.telemetry.on_breaker_opened(self.name, reason=reason, seconds=seconds)
-        is_proven = not is_reachable or (self.breaker.opened > 1 and len(self._refused_since) > 1)
+        is_proven = not is_answered or (self.breaker.opened > 1 and len(self._refused_since) > 1)
         if not self._is_down and is_proven:
             self._is_down = True
             self.telemetry.on_outage(self.name, reason=reason, is_reachable=is_reachable)
@@ -206,7 +224,11 @@ class DestinationState:
 
     def fence(self, partitions: Iterable[int]) -> Fence:
         """Build the proof of ownership for a write in these lanes."""
-        return Fence(self.lease.relay_id, self.name, {p: self.epochs[p] for p in partitions if p in self.epochs})
+        return Fence(self.lease.relay_id, self.name, {p: self.epochs[p] for p in partitions if self.may_write(p)})
+
+    def may_write(self, partition: int) -> bool:
+        """Return whether a write may begin in a lane: it is this relay's, and is not being released."""
+        return partition in self.epochs and partition not in self.writes.stopped
 
     def drop_lanes(self, partitions: Iterable[int], *, is_fenced: bool = True) -> None:
         """Forget lanes that another relay owns, or that must be taken anew."""
@@ -264,6 +286,11 @@ class DestinationState:
                 return False
             await asyncio.sleep(backoff.next_wait())
 
+    async def write_in(self, fence: Fence, what: str, write: Callable[[], Awaitable[object]]) -> bool:
+        """Do as `retry_write` does for a write in these lanes. They are not released before it has ended."""
+        with self.writes.count(fence.epochs.keys()):
+            return await self.retry_write(what, write)
+
     async def settle(self, settlement: Settlement, lanes: Iterable[int]) -> bool:
         """Record outcomes as `retry_write` does; return False once the lease, or one of the lanes, is lost.
 
@@ -275,7 +302,7 @@ class DestinationState:
             unclaimed.clear()
             unclaimed.update(await self.store.settle(fence, settlement))
 
-        if not await self.retry_write("settling", write):
+        if not await self.write_in(fence, "settling", write):
             return False
         if unclaimed:
             self.ordering.reread(unclaimed)
@@ -291,16 +318,50 @@ class DestinationState:
         """
         if not await self.settle(settlement, [message.partition]):
             return False
-        self._refused.discard(message.id)
+        self._refused.discard(message.message_id)
         self.telemetry.on_failed(self.name, message, failure)
         return True
 
     def set_aside(self, message: Message, outcome: Settlement, *, reason: Exception) -> None:
         """Keep a message in flight, out of the way of the others: nothing about it can be recorded."""
         self.ordering.set_aside(message.id, outcome)
-        if message.id not in self._refused:  # it is tried again now and then, and reported once
-            self._refused.add(message.id)
+        if message.message_id not in self._refused:  # it is tried again now and then, and reported once
+            self._refused.add(message.message_id)
             self.telemetry.on_set_aside(self.name, message, reason=str(reason))
+
+
+class LaneWrites:
+    """Fenced writes under way, by lane, so that a lane is released after them.
+
+    A write that reaches the store behind the release of its lane is refused, and looks like a takeover.
+    """
+
+    def __init__(self) -> None:
+        self.stopped: set[int] = set()
+        """Lanes that are being released: no write begins in them."""
+        self._under_way = Counter[int]()
+        self._ended = asyncio.Event()
+
+    @contextmanager
+    def count(self, partitions: Collection[int]) -> Iterator[None]:
+        """Count a write in these lanes as under way while the block runs."""
+        self._under_way.update(partitions)
+        try:
+            yield
+        finally:
+            self._under_way.subtract(partitions)
+            self._ended.set()
+
+    async def stop(self, partitions: Collection[int]) -> None:
+        """Begin no more writes in these lanes, and wait for those under way. `allow` ends it."""
+        self.stopped.update(partitions)
+        while any(self._under_way[partition] for partition in partitions):
+            self._ended.clear()
+            await self._ended.wait()
+
+    def allow(self, partitions: Iterable[int]) -> None:
+        """Let writes begin in these lanes again."""
+        self.stopped.difference_update(partitions)
 
 
 class AsideTimer:

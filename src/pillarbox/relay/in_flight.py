@@ -7,14 +7,37 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
+from uuid import UUID
 
 import msgspec
 
 from pillarbox.contracts.store import FailedOutcome, Settlement
 from pillarbox.message import Message
 
-__all__ = ["HotKeys", "InFlight", "InFlightMessage", "KeyQueue", "LaneProgress", "Stage", "halve_settlement"]
+__all__ = [
+    "HotKeys",
+    "Identity",
+    "InFlight",
+    "InFlightMessage",
+    "KeyQueue",
+    "LaneProgress",
+    "Stage",
+    "halve_settlement",
+    "identify",
+]
+
+Identity: TypeAlias = tuple[int, UUID]
+"""What tells a row from every other that a relay has met."""
+
+
+def identify(message: Message) -> Identity:
+    """Return the ids of a message's row and of the message.
+
+    Neither is enough: a database that lost commits gives ids of rows out again, and a destination may have two rows of
+    one message, its own and one that was forwarded as a dead letter.
+    """
+    return message.id, message.message_id
 
 
 class Stage(IntEnum):
@@ -322,8 +345,9 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
         return self.is_quiet and self.front is not None and message_id <= self.front
 
     def begin_read(self) -> None:
-        """Start a read of the waiting messages."""
+        """Start a read of the waiting messages: it finds the first of them."""
         self.reading = True
+        self.front = None
         self.parked_from = math.inf
 
     def unblock(self) -> None:
@@ -348,7 +372,8 @@ class KeyQueue(msgspec.Struct, gc=False, eq=False):
     @property
     def needs_read(self) -> bool:
         """The next messages of the key wait in the table, and no known one must come before them."""
-        return self.blocked and self.front is None and not self.parking and not self.remainder_first and self.is_quiet
+        is_open = self.front is None or self.front in self.due
+        return self.blocked and is_open and not self.parking and not self.remainder_first and self.is_quiet
 
     @property
     def can_load_remainder(self) -> bool:

@@ -15,6 +15,8 @@ from pillarbox.contracts.transport import Outcome
 from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import Message, State, Waits
 from pillarbox.redaction import redact_block, redact_line
+from pillarbox.relay.breaker import FailureRow
+from pillarbox.relay.in_flight import Identity, identify
 from pillarbox.retry import RetryPolicy
 
 __all__ = [
@@ -62,7 +64,7 @@ class BatchResult(msgspec.Struct):
     tried: list[tuple[Message, FailedOutcome]] = []
     """No attempt is spent: nothing shows that the destination works."""
     outage: str | None = None
-    """Reason why the destination looks down."""
+    """Reason why the destination looks down. None while it answers, and few different messages failed in a row."""
     retry_after: timedelta | None = None
 
 
@@ -71,7 +73,9 @@ class OutcomePolicy:
 
     The evidence, called the witness, is an acknowledgement of any other message since this one's previous attempt began
     (since this attempt began, for the first). A ping that succeeded since the previous attempt is a witness too, if the
-    transport says so and the message was answered. Without a witness a failure is an outage. Every try is recorded.
+    transport says so and the message was answered. What runs in the relay's own process needs no witness. Without one
+    no attempt is spent: silence is an outage at once, and answers are one when three different messages in a row were
+    answered with failures. Until then each of those waits at its own pace. Every try is recorded.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class OutcomePolicy:
         missing_topology: MissingTopology = "wait",
         give_up_after: timedelta = FOREVER,
         has_addresses: bool = False,
+        in_process: bool = False,
     ) -> None:
         self._retry = retry
         self._after_failure = after_failure
@@ -92,87 +97,143 @@ class OutcomePolicy:
         self._give_up_after = give_up_after
         self.has_addresses = has_addresses
         """The transport sends to several addresses, so one that takes nothing is no sign of an outage."""
+        self.in_process = in_process
+        """The destination runs in this process, so a failure is the message's own."""
+        self.row = FailureRow()
+        """Messages that were answered with failures, and nothing shows whose fault that is."""
         self.acknowledged = 0
         """How many messages the destination has acknowledged."""
+        self._heard = 0
+        """The value of `acknowledged` when the answers came that are being evaluated."""
         self._acknowledged_at = -math.inf
+        self.needs_ping = False
+        """A message failed and nothing shows whose fault it is: a ping that succeeds now would be a witness."""
         self._pings = 0
         """How many pings were a witness."""
-        self._baselines: dict[int, int] = {}
-        """Message to the value of `acknowledged` when its previous, unsettled attempt began. Oldest first."""
-        self._lone_baselines: dict[int, int] = {}
+        self._baselines: dict[Identity, int] = {}
+        """Message to the value of `acknowledged` when its previous, unsettled attempt began. Oldest
+        first."""
+        self._lone_baselines: dict[Identity, int] = {}
         """Message to the value of `acknowledged` when it was last sent alone. Oldest first."""
-        self._tries: dict[int, _Tries] = {}
+        self._tries: dict[Identity, _Tries] = {}
         """Messages whose last try failed and spent no attempt. Oldest first."""
-        self._unrecalled: set[int] = set()
+        self._counts: dict[Identity, _TryCount] = {}
+        """Messages that failed, to all their tries. Oldest first. For the log: nothing is decided by it."""
+        self._unrecalled: set[Identity] = set()
         """Messages of which the journal may know earlier tries, and could not be asked."""
         self._rejections = 0
 
     def evaluate(
-        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float, now: float = 0.0
+        self,
+        messages: Sequence[Message],
+        outcomes: Sequence[Outcome],
+        *,
+        began: int,
+        dice: float,
+        now: float = 0.0,
+        heard: int | None = None,
     ) -> BatchResult:
         """Decide what follows from the answers to one send. Lost messages have no answer, and are left out.
 
-        `began` is the value of `acknowledged` when the send began, `now` the caller's monotonic seconds.
+        `began` is the value of `acknowledged` when the send began, `now` the caller's monotonic seconds. `heard` is
+        the same value when the answers came, if the caller has waited since: what came later is no witness.
         """
         result = BatchResult([], [])
         result.delivered = [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.delivered]
+        self._heard = (self.acknowledged if heard is None else heard) + len(result.delivered)
         self.acknowledged += len(result.delivered)
         if result.delivered:
             self._acknowledged_at = now
+            self.row.clear()
+            for message in result.delivered if self._counts else ():
+                self._counts.pop(identify(message), None)
             for message in result.delivered if self._baselines or self._lone_baselines or self._tries else ():
-                self._forget(message.id)
-                self._lone_baselines.pop(message.id, None)
+                self._forget(identify(message))
+                self._lone_baselines.pop(identify(message), None)
         if len(result.delivered) < len(messages):
+            self.needs_ping = True
+            unproven: list[_UnprovenTry] = []
             for message, outcome in zip(messages, outcomes, strict=True):
                 if outcome.delivered:
                     self._rejections = 0  # in the order of the answers: rejections among acknowledgements are no row
                 elif not outcome.lost:
+                    self._count_for_log(message, now=now)
                     dice = (dice + _GOLDEN) % 1
-                    self._evaluate_failure(message, _sanitize(outcome), result, began=began, dice=dice, now=now)
+                    unproven += self._evaluate_failure(
+                        message, _sanitize(outcome), result, began=began, dice=dice, now=now
+                    )
+            self._add_unproven(result, unproven)
         elif result.delivered:
             self._rejections = 0
         return result
 
+    def _add_unproven(self, result: BatchResult, unproven: Sequence[_UnprovenTry]) -> None:
+        """Add the failures without a witness. In an outage they go at the breaker's pace, else each at its own."""
+        is_outage = self.row.is_outage or any(one.is_outage for one in unproven)
+        for one in unproven:
+            if is_outage:
+                result.outage = one.error
+                result.retry_after = max(filter(None, (result.retry_after, one.outcome.retry_after)), default=None)
+            if not one.is_given_up:
+                pause = timedelta(0) if is_outage else one.pause
+                result.tried.append((one.message, _build_try(one.message, one.outcome, pause=pause)))
+
     def _evaluate_failure(
         self, message: Message, outcome: Outcome, result: BatchResult, *, began: int, dice: float, now: float
-    ) -> None:
-        if outcome.rejected or (outcome.missing and self._missing_topology == "reject"):
+    ) -> Sequence[_UnprovenTry]:
+        """Add a failure to the result, or return it, if what it shows depends on the others without a witness."""
+        is_rejected = outcome.rejected or (outcome.missing and self._missing_topology == "reject")
+        is_at_fault = False
+        if is_rejected:
             self._rejections += 1
             if self._rejections < _FLOOD:
-                self._forget(message.id)
+                self._forget(identify(message))
                 result.failures.append((message, self._build_failure(message, message.attempts + 1, outcome)))
-                return
-            outage: str | None = f"it rejects every message, the last one so: {outcome.error}"
+                return ()
         else:
-            has_witness = self.has_witness(message, began=began)
-            has_witness = self._has_ping_witness(message, outcome) or has_witness
-            if has_witness and not outcome.not_now:
+            is_at_fault = self._is_at_fault(message, outcome, began=began)
+            if is_at_fault and not outcome.not_now:
                 result.failures.append((message, self._spend_attempt(message, outcome, dice=dice)))
-                return
-            is_answered = not outcome.unanswered and (self.has_addresses or now - self._acknowledged_at <= _RECENT)
-            is_outage = not (outcome.not_now and (is_answered or has_witness))
-            outage = (outcome.error or "the destination did not acknowledge") if is_outage else None
+                return ()
         tries = self._count_try(message, now=now)
-        if now - tries.first_at >= self._give_up_after.total_seconds():
-            self._forget(message.id)
+        is_given_up = now - tries.first_at >= self._give_up_after.total_seconds()
+        if is_given_up:
+            self._forget(identify(message))
             error = f"given up after {format_duration(self._give_up_after)}: {outcome.error}"
             result.failures.append((message, self.build_failure(message, error=error)))
-        elif outage is None:
-            result.not_now.append((message, _build_try(message, outcome, pause=tries.pause(dice=dice)), outcome))
-        else:
-            result.tried.append((message, _build_try(message, outcome, pause=timedelta(0))))
-        if outage is not None:
-            result.outage = outage
-            result.retry_after = max(filter(None, (result.retry_after, outcome.retry_after)), default=None)
+        if not is_rejected and self._is_not_now(outcome, is_at_fault=is_at_fault, now=now):
+            if not is_given_up:
+                result.not_now.append((message, _build_try(message, outcome, pause=tries.pause(dice=dice)), outcome))
+            return ()
+        error = outcome.error or "the destination did not acknowledge"
+        if is_rejected:
+            error = f"it rejects every message, the last one so: {outcome.error}"
+        # A function that hangs says as little about the others as one that fails.
+        is_silence = outcome.unanswered and not self.in_process
+        if not is_rejected and not is_silence and self.acknowledged == self._heard:
+            self.row.add(message.message_id)
+        pause, is_outage = tries.pause(dice=dice), is_rejected or is_silence
+        return (_UnprovenTry(message, outcome, error, pause, is_outage=is_outage, is_given_up=is_given_up),)
 
-    def has_witness(self, message: Message, *, began: int) -> bool:
+    def _is_at_fault(self, message: Message, outcome: Outcome, *, began: int) -> bool:
+        """Return whether the failure is the message's own: there is a witness, or none is needed."""
+        has_witness = self.has_witness(message, began=began, heard=self._heard)
+        has_witness = self._has_ping_witness(message, outcome) or has_witness
+        return has_witness or (self.in_process and not outcome.unanswered)
+
+    def _is_not_now(self, outcome: Outcome, *, is_at_fault: bool, now: float) -> bool:
+        """Return whether the destination works, and only the address of the message takes nothing at present."""
+        is_answered = not outcome.unanswered and (self.has_addresses or now - self._acknowledged_at <= _RECENT)
+        return outcome.not_now and (is_answered or is_at_fault)
+
+    def has_witness(self, message: Message, *, began: int, heard: int | None = None) -> bool:
         """Return whether another message was acknowledged since this one's previous attempt began.
 
         Call it once per attempt: it also notes when the attempt began.
         """
-        baseline = self._baselines.get(message.id, began)
-        has_witness = self.acknowledged > baseline
-        self._remember(message.id, began if has_witness else baseline)
+        baseline = self._baselines.get(identify(message), began)
+        has_witness = (self.acknowledged if heard is None else heard) > baseline
+        self._remember(identify(message), began if has_witness else baseline)
         return has_witness
 
     def note_ping(self) -> None:
@@ -180,22 +241,51 @@ class OutcomePolicy:
         self._pings += 1
 
     def _has_ping_witness(self, message: Message, outcome: Outcome) -> bool:
-        tries = self._tries.get(message.id)
+        tries = self._tries.get(identify(message))
         return tries is not None and self._pings > tries.pings and not outcome.unanswered
 
     def _count_try(self, message: Message, *, now: float) -> _Tries:
-        tries = self._tries.pop(message.id, None) or _Tries(first_at=now)
+        tries = self._tries.pop(identify(message), None) or _Tries(first_at=now)
         tries.count += 1
         tries.pings = self._pings
-        self._tries[message.id] = tries
+        self._tries[identify(message)] = tries
         if len(self._tries) > _MAX_REMEMBERED:
             del self._tries[next(iter(self._tries))]
         return tries
 
-    def _forget(self, message_id: int) -> None:
-        self._baselines.pop(message_id, None)
-        self._tries.pop(message_id, None)
-        self._unrecalled.discard(message_id)
+    def _forget(self, identity: Identity) -> None:
+        self._baselines.pop(identity, None)
+        self._tries.pop(identity, None)
+        self._unrecalled.discard(identity)
+
+    def _count_for_log(self, message: Message, *, now: float) -> None:
+        known = self._counts.setdefault(identify(message), _TryCount(now))
+        known.count += 1
+        if len(self._counts) > _MAX_REMEMBERED:
+            del self._counts[next(iter(self._counts))]
+
+    def add_tries(self, message: Message, failure: FailedOutcome, *, now: float) -> FailedOutcome:
+        """Return a failure with the tries of its message, for the log. A message that is closed is forgotten."""
+        is_over = failure.waits is None
+        known = self._counts.pop(identify(message), None) if is_over else self._counts.get(identify(message))
+        if known is None:
+            return failure
+        return msgspec.structs.replace(
+            failure, tries=known.count, tried_for=timedelta(seconds=max(0.0, now - known.first_at))
+        )
+
+    def list_uncounted(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> list[Message]:
+        """List the messages that failed, and of which others may have made tries that this relay does not know."""
+        return [
+            message
+            for message, outcome in zip(messages, outcomes, strict=True)
+            if not outcome.delivered and not outcome.lost and message.waits is Waits.RETRY
+            and identify(message) not in self._counts
+        ]  # fmt: skip
+
+    def recall_count(self, message: Message, *, count: int, age: float, now: float) -> None:
+        """Take note of how often a message was tried before, and since when."""
+        self._counts.setdefault(identify(message), _TryCount(now - age, count))
 
     def list_forgotten(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> list[Message]:
         """List the messages that failed, and of which another relay may have made the first try.
@@ -208,18 +298,18 @@ class OutcomePolicy:
             message
             for message, outcome in zip(messages, outcomes, strict=True)
             if not outcome.delivered and not outcome.lost and message.waits is Waits.RETRY
-            and (message.id not in self._tries or message.id in self._unrecalled)
+            and (identify(message) not in self._tries or identify(message) in self._unrecalled)
         ]  # fmt: skip
 
     def recall(self, messages: Sequence[Message], tried_for: Mapping[UUID, timedelta] | None, *, now: float) -> None:
         """Take note of earlier tries as the journal tells them; None if it could not be asked, and must be again."""
         for message in messages:
             if tried_for is None:
-                self._unrecalled.add(message.id)
+                self._unrecalled.add(identify(message))
                 continue
-            self._unrecalled.discard(message.id)
+            self._unrecalled.discard(identify(message))
             if (length := tried_for.get(message.message_id)) is not None:
-                tries = self._tries.setdefault(message.id, _Tries(first_at=now))
+                tries = self._tries.setdefault(identify(message), _Tries(first_at=now))
                 tries.first_at = min(tries.first_at, now - length.total_seconds())
 
     def note_interrupted(self, messages: Sequence[Message], *, began: int, sent: bool = True) -> None:
@@ -229,8 +319,8 @@ class OutcomePolicy:
         For such a message only the witnesses of earlier attempts become too old.
         """
         for message in messages:
-            if sent or message.id in self._baselines:
-                self._remember(message.id, began)
+            if sent or identify(message) in self._baselines:
+                self._remember(identify(message), began)
 
     def has_lone_witness(self, message: Message) -> bool:
         """Return whether this relay heard an acknowledgement since it last sent this message alone, or since it began.
@@ -238,19 +328,19 @@ class OutcomePolicy:
         Without one, a death with the message in hand proves nothing: the destination may hang, and relays die for other
         reasons too. Call it once per attempt: it also notes when the attempt began.
         """
-        has_witness = self.acknowledged > self._lone_baselines.get(message.id, 0)
-        _put_last(self._lone_baselines, message.id, self.acknowledged)
+        has_witness = self.acknowledged > self._lone_baselines.get(identify(message), 0)
+        _put_last(self._lone_baselines, identify(message), self.acknowledged)
         return has_witness
 
-    def _remember(self, message_id: int, began: int) -> None:
-        _put_last(self._baselines, message_id, began)
+    def _remember(self, identity: Identity, began: int) -> None:
+        _put_last(self._baselines, identity, began)
 
     def _spend_attempt(self, message: Message, outcome: Outcome, *, dice: float) -> FailedOutcome:
         spent = message.attempts + 1
         if self._retry.gives_up(spent):
-            self._forget(message.id)
+            self._forget(identify(message))
             return self._build_failure(message, spent, outcome)
-        if (tries := self._tries.get(message.id)) is not None:
+        if (tries := self._tries.get(identify(message))) is not None:
             tries.pings = self._pings
         delay = self._retry.delay(spent, dice=dice)
         return FailedOutcome(
@@ -284,14 +374,41 @@ class SkipPolicy(OutcomePolicy):
     """Closes every message as skipped, because no route matched it."""
 
     def evaluate(
-        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, dice: float, now: float = 0.0
+        self,
+        messages: Sequence[Message],
+        outcomes: Sequence[Outcome],
+        *,
+        began: int,
+        dice: float,
+        now: float = 0.0,
+        heard: int | None = None,
     ) -> BatchResult:
-        del outcomes, began, dice, now
+        del outcomes, began, dice, now, heard
         skipped = [
             (message, FailedOutcome(message_id=message.id, state=State.SKIPPED, error="no route matched"))
             for message in messages
         ]
         return BatchResult([], skipped)
+
+
+class _UnprovenTry(msgspec.Struct, frozen=True):
+    """A failure without a witness: of one message, or of the destination."""
+
+    message: Message
+    outcome: Outcome
+    error: str
+    pause: timedelta
+    """The message's own, for as long as it is no outage."""
+    is_outage: bool
+    """It shows an outage by itself."""
+    is_given_up: bool
+
+
+class _TryCount(msgspec.Struct):
+    """All tries of one message."""
+
+    first_at: float
+    count: int = 0
 
 
 class _Tries(msgspec.Struct):
@@ -357,9 +474,9 @@ def build_refusal(message: Message, refusal: Exception, *, outcome: FailedOutcom
     )
 
 
-def _put_last(baselines: dict[int, int], message_id: int, began: int) -> None:
-    baselines.pop(message_id, None)
-    baselines[message_id] = began
+def _put_last(baselines: dict[Identity, int], identity: Identity, began: int) -> None:
+    baselines.pop(identity, None)
+    baselines[identity] = began
     if len(baselines) > _MAX_REMEMBERED:
         del baselines[next(iter(baselines))]
 

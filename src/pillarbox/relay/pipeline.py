@@ -58,6 +58,7 @@ class Pipeline:
             state, transport=transport, open_transport=open_transport, lone_cap=settings.lone_cap, rate=rate
         )
         self._settler = Settler(state)
+        self._release_lock = asyncio.Lock()
         self._releases: dict[int, float] = {}
         """Lanes being handed over, and until when their messages in flight are waited for."""
         self.progress = LoopProgress(state.clock)
@@ -98,7 +99,8 @@ class Pipeline:
     @property
     def is_reachable(self) -> bool:
         """The destination answers, or did so a short time ago: a short outage moves no lanes."""
-        return self.state.breaker.open_for(self.state.clock.monotonic()) < self._patience
+        state = self.state
+        return state.is_reachable or state.breaker.open_for(state.clock.monotonic()) < self._patience
 
     @property
     def is_idle(self) -> bool:
@@ -145,7 +147,8 @@ class Pipeline:
         await self.reader.finish()
         await self._sender.finish(within=within)
         self._sender.abandon()
-        state.ordering.drop_unanswered()
+        async with self._release_lock:  # a release that had begun; none begins any more
+            state.ordering.drop_unanswered()
         until = state.clock.monotonic() + within
         while await self._settler.run_once() and state.may_act() and state.clock.monotonic() < until:
             pass
@@ -196,26 +199,33 @@ class Pipeline:
 
     async def _release_lanes(self) -> None:
         """Release the revoked lanes that are drained, or were waited for long enough."""
+        async with self._release_lock:
+            if not self.state.is_stopping:  # a relay that stops gives all of them up together
+                await self._release_drained()
+
+    async def _release_drained(self) -> None:
         state = self.state
         now = state.clock.monotonic()
         late = [partition for partition, until in self._releases.items() if now >= until]
         done = late + [p for p in self._releases if p not in late and state.ordering.is_drained(p)]
         if not done:
             return
-        # A claim that is being recorded may park messages of these lanes, which nothing in flight tells.
-        await self.reader.finish()
-        state.ordering.drop(late)  # the answers will not be recorded: the next owner sends these messages again
         fence = state.fence(done)
         try:
+            # Parks of these lanes may be under way or next in turn, which nothing in flight tells, and claims of those
+            # that are late.
+            await state.writes.stop(done)
+            state.ordering.drop(late)  # the answers will not be recorded: the next owner sends these messages again
             if await state.retry_write("releasing", lambda: state.store.release(fence)):
                 state.telemetry.on_lanes_released(state.name, done)
+            state.ordering.drop(done)  # what was set aside
+            for partition in done:
+                self._releases.pop(partition, None)
+                state.epochs.pop(partition, None)
         except StoreRefused as error:
             state.telemetry.on_store_failed("releasing", error)
-            return
-        state.ordering.drop(done)  # what was set aside
-        for partition in done:
-            self._releases.pop(partition, None)
-            state.epochs.pop(partition, None)
+        finally:
+            state.writes.allow(done)
 
 
 class Settler:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -28,6 +29,8 @@ _NO_WITNESS: Final = "the destination acknowledges nothing else"
 _NOT_NOW: Final = "its address takes nothing at present"
 _LEFT_UNSENT: Final = "the transport left it unsent, though no earlier message of its key was in the send"
 
+_MOST_COUNTED: Final = 100
+"""Messages of one send whose earlier tries are looked up for the log."""
 _MANY_KEYS: Final = 100
 """With so many keys ready for a send, the next messages of each follow soon enough: a run costs more than it wins."""
 _LONG_QUEUE: Final = 16
@@ -73,6 +76,8 @@ class Sender:
         self._sends: set[asyncio.Task[None]] = set()
         self._sending = 0
         """How many messages these have."""
+        self._lone_send: asyncio.Task[None] | None = None
+        """The last one that went alone, because nothing shows that the destination works."""
         self._suspect_send: asyncio.Task[None] | None = None
         self._suspects_at: float | None = None
         """From when on suspects are sent though the destination has acknowledged nothing yet."""
@@ -86,12 +91,12 @@ class Sender:
             return seconds
         if self._may_start_suspects() and self._may_send_suspects():
             self._suspect_send = asyncio.create_task(self._send_suspects())
-        while state.ordering.has_ready and (not state.is_probing or (state.may_probe and not self._is_sending)):
+            self._note_lone_send(self._suspect_send)
+        while state.ordering.has_ready and self._may_start_send():
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
                 return self._rate.wait()
-            is_probing, ordering = state.is_probing, state.ordering  # a probe is one message
-            batch = ordering.next_probe(state.dice.random()) if is_probing else self._next_batch(allowed)
+            batch = self._next_lone() if self._sends_one_at_a_time else self._next_batch(allowed)
             batch = self._hold_blocked(self._close_unreadable(batch))
             self._rate.spend(len(batch))
             if batch:
@@ -99,7 +104,32 @@ class Sender:
                 self._sends.add(task)
                 self._sending += len(batch)
                 task.add_done_callback(partial(self._forget_send, size=len(batch)))
+                self._note_lone_send(task)
         return 0.0
+
+    @property
+    def _sends_one_at_a_time(self) -> bool:
+        return self._state.is_probing or self._state.is_doubtful
+
+    def _may_start_send(self) -> bool:
+        """Return whether a send may be started now: where nothing shows that the destination works, one at a time.
+
+        As a probe it waits for all that are under way. Else only for the last one that went alone: those that were
+        begun before may hang.
+        """
+        if self._state.is_probing:
+            return self._state.may_probe and not self._is_sending
+        return not self._state.is_doubtful or self._lone_send is None or self._lone_send.done()
+
+    def _next_lone(self) -> list[Message]:
+        """Return one message, or none: while the destination answers, one that was never tried before the others."""
+        state = self._state
+        return state.ordering.next_probe(state.dice.random(), new_first=state.is_doubtful)
+
+    def _note_lone_send(self, task: asyncio.Task[None]) -> None:
+        if self._sends_one_at_a_time:
+            self._lone_send = task
+            task.add_done_callback(lambda _: self._state.send_event.set())
 
     def _forget_send(self, task: asyncio.Task[None], *, size: int) -> None:
         self._sends.discard(task)
@@ -133,9 +163,9 @@ class Sender:
         state = self._state
         if not state.ordering.has_suspects or not (self._suspect_send is None or self._suspect_send.done()):
             return False
-        return not state.is_probing or (
-            state.may_probe and not self._is_sending and (not state.ordering.has_ready or state.dice.random() < 0.5)
-        )
+        if not self._sends_one_at_a_time:
+            return True
+        return self._may_start_send() and (not state.ordering.has_ready or state.dice.random() < 0.5)
 
     def _hold_blocked(self, messages: list[Message]) -> list[Message]:
         """Let the messages of blocked addresses wait in the table, where they take no room; return the others."""
@@ -201,8 +231,7 @@ class Sender:
             self._send_seconds += _SHARE * (self._state.clock.monotonic() - began_at - self._send_seconds)
             if self._transport.features.runs:
                 messages, outcomes = self._end_runs(messages, outcomes)
-            await self._recall_tries(messages, outcomes)
-            self._apply_outcomes(messages, outcomes, began=began)
+            await self._take_outcomes(messages, outcomes, began=began)
             self._return_lost(messages, outcomes, began=began)
 
     def _end_runs(
@@ -270,11 +299,18 @@ class Sender:
         return [Outcome(False, reason)]
 
     async def _recall_tries(self, messages: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
-        """Ask the journal since when other relays tried what failed now, so that a takeover does not begin anew.
+        """Ask the journal how often and since when other relays tried what failed now: a takeover begins nothing again.
 
         After the send, never before it: between the look at the lease and the send there must be no wait.
         """
         state = self._state
+        if uncounted := state.policy.list_uncounted(messages, outcomes)[:_MOST_COUNTED]:
+            with contextlib.suppress(StoreError):  # the log lacks the earlier ones
+                found = await state.store.count_tries(uncounted)
+                for one in uncounted:
+                    if (tries := found.get(one.id)) is not None:
+                        age = (state.clock.now() - tries.first_at).total_seconds()
+                        state.policy.recall_count(one, count=tries.count, age=age, now=state.clock.monotonic())
         forgotten = state.policy.list_forgotten(messages, outcomes)
         if not forgotten:
             return
@@ -285,12 +321,20 @@ class Sender:
         else:
             state.policy.recall(forgotten, tried_for, now=state.clock.monotonic())
 
-    def _apply_outcomes(self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int) -> None:
+    async def _take_outcomes(self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int) -> None:
+        """Act on answers. Of what is acknowledged while the journal is asked, nothing is a witness against them."""
+        heard = self._state.policy.acknowledged
+        await self._recall_tries(messages, outcomes)
+        self._apply_outcomes(messages, outcomes, began=began, heard=heard)
+
+    def _apply_outcomes(
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int, heard: int | None = None
+    ) -> None:
         state = self._state
         now = state.clock.monotonic()
         if state.addresses.has_blocked:
             outcomes = [self._expect_silence(*one) for one in zip(messages, outcomes, strict=True)]
-        result = state.policy.evaluate(messages, outcomes, began=began, dice=state.dice.random(), now=now)
+        result = state.policy.evaluate(messages, outcomes, began=began, dice=state.dice.random(), now=now, heard=heard)
         if result.delivered:
             state.ordering.mark_delivered(result.delivered)
             state.telemetry.on_delivered(state.name, result.delivered)
@@ -298,19 +342,21 @@ class Sender:
                 self._note_acknowledged(result.delivered)
         for message, failure in result.failures:
             state.ordering.mark_failed(message, failure)
-            state.telemetry.on_failed(state.name, message, failure)
+            state.telemetry.on_failed(state.name, message, state.policy.add_tries(message, failure, now=now))
         if result.not_now:
             self._apply_not_now(result, now)
         if result.tried:
             for message, failure in result.tried:
                 state.ordering.mark_failed(message, failure)
-            state.telemetry.on_tried(state.name, result.tried, why=_NO_WITNESS)
+            self._report_tries(result.tried, now, why=_NO_WITNESS)
         # A failure that has a witness, and an address that takes nothing, are answers too: the destination works.
         is_proven = bool(result.delivered or (result.failures and result.outage is None))
-        if (is_proven or result.not_now) and state.close_breaker(is_proven=is_proven):
+        # The answer to a probe is a failure. It may be the probe's own: others go, until a few in a row have failed.
+        is_answered = bool(result.tried) and result.outage is None and state.is_probing
+        if (is_proven or result.not_now or is_answered) and state.close_breaker(is_proven=is_proven):
             state.reopen()
         if result.outage is not None and not result.delivered:
-            refused = [message.id for message, _ in result.tried]
+            refused = {message.message_id for message, _ in result.tried} | state.policy.row.message_ids
             self._note_outage(result.outage, result.retry_after, refused=refused)
         state.settle_event.set()
         if state.ordering.has_ready:
@@ -340,8 +386,8 @@ class Sender:
             address, reason = self._find_address(message), failure.error or "it took nothing"
             if address is not None:
                 news = state.addresses.refuse(
-                    address, now, reason=reason, dice=state.dice.random(), is_missing=outcome.missing,
-                    at_least=outcome.retry_after,
+                    address, now, message_id=message.message_id, reason=reason, dice=state.dice.random(),
+                    is_missing=outcome.missing, at_least=outcome.retry_after,
                 )  # fmt: skip
                 if news is not None:
                     state.telemetry.on_address_blocked(state.name, address, reason=reason, is_missing=outcome.missing)
@@ -351,7 +397,12 @@ class Sender:
                     failure = msgspec.structs.replace(failure, delay=max(pause, outcome.retry_after or pause))
             state.ordering.mark_failed(message, failure)
             tried.append((message, failure))
-        state.telemetry.on_tried(state.name, tried, why=_NOT_NOW)
+        self._report_tries(tried, now, why=_NOT_NOW)
+
+    def _report_tries(self, tried: Sequence[tuple[Message, FailedOutcome]], now: float, *, why: str) -> None:
+        state = self._state
+        counted = [(message, state.policy.add_tries(message, failure, now=now)) for message, failure in tried]
+        state.telemetry.on_tried(state.name, counted, why=why)
 
     def _return(self, messages: Sequence[Message], error: TransportUnavailable, *, struck: bool, began: int) -> None:
         state = self._state
@@ -376,7 +427,9 @@ class Sender:
             struck = not any(outcome.missing for outcome in outcomes)
             self._return(lost, TransportUnavailable(reason), struck=struck, began=began)
 
-    def _note_outage(self, reason: str, retry_after: timedelta | None, *, refused: Sequence[int] | None = None) -> None:
+    def _note_outage(
+        self, reason: str, retry_after: timedelta | None, *, refused: Iterable[UUID] | None = None
+    ) -> None:
         # Sends that were under way when the breaker opened must not open it again; a probe, the only one, must.
         if self._state.breaker.is_closed or self._state.is_probing:
             self._state.open_breaker(reason, at_least=retry_after, refused=refused)
@@ -405,11 +458,11 @@ class Sender:
     async def _send_suspects(self) -> None:
         """Send messages that were being sent twice or more when a relay or a connection died, group by group."""
         state = self._state
-        is_probe = state.is_probing
+        is_lone = self._sends_one_at_a_time
         connection = SuspectConnection(self._open_transport, timeout=state.settings.send_timeout)
         try:
             while state.may_act():
-                allowed = self._rate.allow(state.clock.monotonic(), 1 if is_probe else state.settings.batch)
+                allowed = self._rate.allow(state.clock.monotonic(), 1 if is_lone else state.settings.batch)
                 if not allowed:
                     await asyncio.sleep(self._rate.wait())
                     continue
@@ -420,7 +473,7 @@ class Sender:
                 group = self._hold_blocked(self._close_hopeless(group))
                 await self._send_group(connection, group)
                 state.settle_event.set()
-                if is_probe and group:
+                if is_lone and group:
                     return
         finally:
             await connection.close()
@@ -462,8 +515,7 @@ class Sender:
             self._note_outage(str(error), error.retry_after)
         except Exception as error:
             outcomes = [_build_outcome(error)] * len(group)
-            await self._recall_tries(group, outcomes)
-            self._apply_outcomes(group, outcomes, began=began)
+            await self._take_outcomes(group, outcomes, began=began)
         else:
             if not state.may_act():
                 state.ordering.mark_returned(group)
@@ -482,14 +534,16 @@ class Sender:
         # against the message, and needs a witness.
         is_unproven = len(group) == 1 and not state.policy.has_lone_witness(group[0])
         claim = Claim(number, [message.id for message in group], strikes - 1 if is_unproven else strikes)
-        if not await state.retry_write("claiming", lambda: state.store.claim(fence, claim)):
+        if len(fence.epochs) < len({message.partition for message in group}):
+            return False  # a lane is being released
+        if not await state.write_in(fence, "claiming", lambda: state.store.claim(fence, claim)):
             return False
         # A lane may have been lost meanwhile. The messages of the others are in the new claim, and leave it unsent.
-        left = [message for message in group if state.ordering.is_in_flight(message)]
+        left = [m for m in group if state.ordering.is_in_flight(m) and state.may_write(m.partition)]
         if not left:
             return False
         fence, settlement = state.fence({m.partition for m in left}), state.ordering.confirm_group_claim(left, number)
-        is_recorded = await state.retry_write("claiming", lambda: state.store.settle(fence, settlement))
+        is_recorded = await state.write_in(fence, "claiming", lambda: state.store.settle(fence, settlement))
         return is_recorded and len(left) == len(group)
 
     async def _send_parts(self, transport: Transport, group: Sequence[Message], *, began: int) -> bool:
@@ -511,8 +565,7 @@ class Sender:
             outcomes = await self._call_transport(transport, messages)
         except TransportUnavailable as error:
             return error
-        await self._recall_tries(messages, outcomes)
-        self._apply_outcomes(messages, outcomes, began=began)
+        await self._take_outcomes(messages, outcomes, began=began)
         self._return_lost(messages, outcomes, began=began)
         return all(outcome.delivered for outcome in outcomes)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
-from pillarbox.relay.breaker import AddressBreakers, Breaker, BreakerState, PingTimer
+from pillarbox.relay.breaker import AddressBreakers, Breaker, BreakerState, FailureRow, PingTimer
 
 # --- breaker ---
 
@@ -92,18 +93,29 @@ def test_after_a_ping_alone_the_next_wait_is_as_long_as_if_it_had_stayed_open() 
 
 
 def refused(
-    addresses: AddressBreakers, *, times: int = 1, now: float = 0.0, missing: bool = False
+    addresses: AddressBreakers, *, times: int = 1, now: float = 0.0, missing: bool = False, first_id: int = 1
 ) -> list[float | None]:
-    return [addresses.refuse("orders", now, reason="full", dice=1.0, is_missing=missing) for _ in range(times)]
+    """Note refusals of different messages."""
+    return [
+        addresses.refuse("orders", now, message_id=UUID(int=message_id), reason="full", dice=1.0, is_missing=missing)
+        for message_id in range(first_id, first_id + times)
+    ]
 
 
-def test_three_refusals_in_a_row_block_an_address() -> None:
+def test_three_different_messages_that_are_refused_in_a_row_block_an_address() -> None:
     addresses = AddressBreakers()
     assert refused(addresses, times=2) == [None, None]
     assert addresses.may_send("orders", 0.0)
-    assert refused(addresses) == [1.0]
+    assert refused(addresses, first_id=3) == [1.0]
     assert not addresses.may_send("orders", 0.9)
     assert addresses.describe() == {"orders": "full"}
+
+
+def test_one_message_that_is_refused_again_and_again_blocks_no_address() -> None:
+    addresses = AddressBreakers()
+    for second in range(60):
+        assert refused(addresses, now=float(second)) == [None]
+    assert addresses.may_send("orders", 60.0)
 
 
 def test_a_missing_address_is_blocked_at_once() -> None:
@@ -165,7 +177,8 @@ def test_the_first_acknowledgement_unblocks_it() -> None:
 
 def test_what_is_held_waits_for_the_next_probe() -> None:
     addresses = AddressBreakers()
-    addresses.refuse("orders", 0.0, reason="429", dice=1.0, is_missing=True, at_least=timedelta(minutes=1))
+    minute = timedelta(minutes=1)
+    addresses.refuse("orders", 0.0, message_id=UUID(int=1), reason="429", dice=1.0, is_missing=True, at_least=minute)
     pause, reason = addresses.hold("orders", 10.0, dice=0.0)
     assert (pause, reason) == (timedelta(seconds=50), "429")
 
@@ -181,11 +194,32 @@ def test_the_more_are_held_the_further_apart_they_come_back() -> None:
 def test_it_remembers_a_bounded_number_of_them() -> None:
     addresses = AddressBreakers()
     for number in range(30_000):
-        addresses.refuse(f"orders.{number}", 0.0, reason="full", dice=1.0, is_missing=True)
+        addresses.refuse(f"orders.{number}", 0.0, message_id=UUID(int=number), reason="full", dice=1.0, is_missing=True)
     assert len(addresses.describe()) == 10_000
     for number in range(30_000):
         addresses.acknowledge(f"orders.{number}")
     assert not addresses.has_blocked
+
+
+# --- failures in a row ---
+
+
+def test_three_different_messages_in_a_row_are_an_outage() -> None:
+    row = FailureRow()
+    for number in (1, 2, 2, 1, 2):
+        row.add(UUID(int=number))
+    assert (bool(row), row.is_outage) == (True, False)
+    row.add(UUID(int=3))
+    assert row.is_outage
+    row.clear()
+    assert (bool(row), row.is_outage) == (False, False)
+
+
+def test_a_long_outage_remembers_no_more_messages_than_it_needs() -> None:
+    row = FailureRow()
+    for number in range(10_000):
+        row.add(UUID(int=number))
+    assert row.message_ids == {UUID(int=number) for number in range(3)}
 
 
 # --- ping timer ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
@@ -37,9 +38,9 @@ def _state(clock: FrozenClock | None = None) -> tuple[DestinationState, list[str
 def test_one_message_that_fails_again_and_again_is_no_outage() -> None:
     state, told = _state()
     for _ in range(3):
-        state.open_breaker("refused", refused=[1])
+        state.open_breaker("refused", refused=[UUID(int=1)])
     assert told == []
-    state.open_breaker("refused", refused=[2])
+    state.open_breaker("refused", refused=[UUID(int=2)])
     assert told == ["outage"]
 
 
@@ -53,7 +54,7 @@ def test_a_destination_that_cannot_be_reached_is_down_at_once() -> None:
 def test_a_ping_alone_does_not_end_an_outage_in_which_the_destination_answered() -> None:
     state, told = _state()
     for message_id in (1, 2):
-        state.open_breaker("refused", refused=[message_id])
+        state.open_breaker("refused", refused=[UUID(int=message_id)])
     state.close_breaker(is_proven=False)
     assert told == ["outage"]
     state.close_breaker()

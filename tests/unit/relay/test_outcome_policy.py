@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -29,10 +30,11 @@ def policy(
     give_up_after: timedelta = FOREVER,
     has_addresses: bool = False,
     dead_letter: str | None = None,
+    in_process: bool = False,
 ) -> OutcomePolicy:
     return OutcomePolicy(
         retry=retry, after_failure=after_failure, missing_topology=missing_topology, give_up_after=give_up_after,
-        has_addresses=has_addresses, dead_letter=dead_letter,
+        has_addresses=has_addresses, dead_letter=dead_letter, in_process=in_process,
     )  # fmt: skip
 
 
@@ -69,10 +71,117 @@ def test_what_was_lost_with_its_connection_is_not_weighed() -> None:
 # --- the witness ---
 
 
-def test_without_a_witness_a_refusal_is_an_outage_and_costs_nothing() -> None:
-    verdict = weigh(policy(), (row(1), REFUSED), (row(2), REFUSED))
-    assert (tried(verdict), verdict.failures) == ([1, 2], [])
+def test_without_a_witness_three_refusals_are_an_outage_and_cost_nothing() -> None:
+    verdict = weigh(policy(), (row(1), REFUSED), (row(2), REFUSED), (row(3), REFUSED))
+    assert (tried(verdict), verdict.failures) == ([1, 2, 3], [])
     assert verdict.outage == "503 Service Unavailable"
+    assert {failure.delay for _, failure in verdict.tried} == {timedelta(0)}, "the breaker sets the pace"
+
+
+def test_one_or_two_messages_that_are_refused_are_no_outage_and_wait_at_their_own_pace() -> None:
+    judging = policy()
+    pauses = []
+    for _ in range(8):
+        verdict = weigh(judging, (row(1), REFUSED), (row(2), REFUSED))
+        assert (tried(verdict), verdict.outage, verdict.failures) == ([1, 2], None, [])
+        pauses.append(verdict.tried[0][1].delay or timedelta(0))
+    assert timedelta(seconds=0.5) <= pauses[0] <= timedelta(seconds=1)
+    assert timedelta(seconds=15) <= pauses[-1] <= timedelta(seconds=30)
+    assert weigh(judging, (row(3), REFUSED)).outage == "503 Service Unavailable"
+
+
+def test_an_acknowledgement_begins_the_row_of_refusals_again() -> None:
+    judging = policy()
+    weigh(judging, (row(1), REFUSED), (row(2), REFUSED))
+    weigh(judging, (row(3), TAKEN))
+    assert weigh(judging, (row(4), REFUSED)).outage is None
+
+
+def test_the_row_of_refusals_goes_on_from_send_to_send() -> None:
+    judging = policy()
+    outages = [weigh(judging, (row(number), REFUSED)).outage is not None for number in (1, 2, 1, 2, 3, 4)]
+    assert outages == [False, False, False, False, True, True]
+
+
+def test_silence_is_an_outage_at_once() -> None:
+    silent = Outcome(False, "no answer within 30 s", unanswered=True)
+    assert weigh(policy(), (row(1), silent)).outage == "no answer within 30 s"
+
+
+def test_a_message_that_asks_to_wait_longer_does_so_without_an_outage() -> None:
+    asked = Outcome(False, "429", not_now=True, retry_after=timedelta(minutes=2))
+    verdict = weigh(policy(), (row(1), asked))
+    assert (verdict.outage, verdict.tried[0][1].delay) == (None, timedelta(minutes=2))
+
+
+def test_what_is_acknowledged_between_the_answer_and_its_evaluation_is_no_witness() -> None:
+    """The relay asks the journal in between. It shows all the same that the destination is there for others."""
+    judging = policy()
+    heard = judging.acknowledged
+    weigh(judging, (row(2), TAKEN))
+    verdict = judging.evaluate([row(1)], [REFUSED], began=0, dice=0.5, heard=heard)
+    assert (tried(verdict), verdict.outage, bool(judging.row)) == ([1], None, False)
+
+
+# --- tries, for the log ---
+
+
+def test_every_try_of_a_message_is_counted_whether_or_not_it_spends_an_attempt() -> None:
+    judging = policy()
+    weigh(judging, (row(1), REFUSED), now=10.0)
+    weigh(judging, (row(2), TAKEN))
+    verdict = weigh(judging, (row(1), REFUSED), now=25.0)
+    counted = judging.add_tries(row(1), trouble_of(verdict), now=25.0)
+    assert (counted.tries, counted.tried_for, counted.attempts) == (2, timedelta(seconds=15), 1)
+    again = weigh(judging, (row(1, attempts=1), REFUSED), now=40.0)
+    assert judging.add_tries(row(1), again.tried[0][1], now=40.0).tries == 3
+
+
+def test_tries_of_other_relays_are_added_once() -> None:
+    judging, again = policy(), row(1, waits=Waits.RETRY)
+    assert judging.list_uncounted([again, row(2)], [REFUSED, REFUSED]) == [again]
+    judging.recall_count(again, count=6, age=45.0, now=100.0)
+    verdict = weigh(judging, (again, REFUSED), now=100.0)
+    counted = judging.add_tries(again, verdict.tried[0][1], now=100.0)
+    assert (counted.tries, counted.tried_for) == (7, timedelta(seconds=45))
+    assert judging.list_uncounted([again], [REFUSED]) == []
+
+
+def test_the_tries_of_a_message_that_is_over_are_forgotten() -> None:
+    judging = policy()
+    weigh(judging, (row(1), REFUSED), (row(2), REFUSED))
+    weigh(judging, (row(1), TAKEN))
+    closed = judging.build_failure(row(2), error="given up")
+    assert judging.add_tries(row(2), closed, now=0.0).tries == 1
+    assert [judging.add_tries(row(number), closed, now=0.0).tries for number in (1, 2)] == [0, 0]
+
+
+# --- what runs in the relay's own process ---
+
+
+def test_in_its_own_process_a_failure_spends_an_attempt_without_a_witness() -> None:
+    judging = policy(in_process=True)
+    failures = [trouble_of(weigh(judging, (row(1, attempts=attempts), REFUSED))) for attempts in range(3)]
+    assert [(one.attempts, one.state) for one in failures] == [
+        (1, State.PENDING), (2, State.PENDING), (3, State.FAILED),
+    ]  # fmt: skip
+    assert not judging.row
+
+
+def test_in_its_own_process_a_function_that_hangs_needs_a_witness_and_is_no_outage_alone() -> None:
+    silent = Outcome(False, "no answer within 30 s", unanswered=True)
+    judging = policy(in_process=True)
+    for _ in range(5):
+        verdict = weigh(judging, (row(1), silent))
+        assert (tried(verdict), verdict.outage) == ([1], None)
+    weigh(judging, (row(2), TAKEN))
+    assert trouble_of(weigh(judging, (row(1), silent))).attempts == 1
+    assert weigh(judging, (row(3), silent), (row(4), silent), (row(5), silent)).outage == "no answer within 30 s"
+
+
+def test_in_its_own_process_a_conflict_spends_nothing_and_stops_nobody() -> None:
+    verdict = weigh(policy(in_process=True), (row(1), Outcome(False, "deadlock", not_now=True)))
+    assert (len(verdict.not_now), verdict.outage, verdict.failures) == (1, None, [])
 
 
 def test_an_attempt_without_any_answer_counts_as_the_previous_one() -> None:
@@ -167,6 +276,35 @@ def test_a_delivered_message_is_forgotten() -> None:
 # --- a ping as the witness ---
 
 
+def test_a_new_message_under_the_id_of_one_that_the_database_lost_has_none_of_its_past() -> None:
+    """Its first attempt is its first, however often the lost one was tried, alone or with others."""
+    judging = policy(give_up_after=timedelta(hours=1))
+    lost, new = row(1), msgspec.structs.replace(row(1), message_id=UUID(int=77))
+    assert tried(weigh(judging, (lost, REFUSED), now=0.0)) == [1]
+    weigh(judging, (row(2), TAKEN), now=1.0)
+    assert judging.has_lone_witness(lost)
+    judging.recall([lost], None, now=1.0)
+    verdict = weigh(judging, (new, REFUSED), now=4_000.0)
+    assert (tried(verdict), verdict.failures) == ([1], []), "neither a witness nor the hour is its own"
+    assert judging.has_lone_witness(new), "it was never sent alone"
+    waiting = msgspec.structs.replace(row(3), waits=Waits.RETRY)
+    weigh(judging, (waiting, REFUSED), now=4_000.0)
+    reused = msgspec.structs.replace(waiting, message_id=UUID(int=78))
+    assert judging.list_forgotten([waiting, reused], [REFUSED, REFUSED]) == [reused]
+
+
+def test_two_rows_of_one_message_at_a_destination_have_nothing_in_common() -> None:
+    """One is its own, the other was forwarded as a dead letter of another destination."""
+    judging = policy()
+    own, forwarded = row(1), msgspec.structs.replace(row(2), message_id=row(1).message_id)
+    assert tried(weigh(judging, (own, REFUSED))) == [1]
+    weigh(judging, (row(3), TAKEN))
+    assert tried(weigh(judging, (forwarded, REFUSED))) == [2], (
+        "what was acknowledged before its first try is no witness"
+    )
+    assert trouble_of(weigh(judging, (own, REFUSED))).attempts == 1
+
+
 def test_a_ping_since_the_last_try_is_a_witness() -> None:
     judging = policy()
     weigh(judging, (row(1), REFUSED))
@@ -220,8 +358,8 @@ def test_without_a_witness_it_is_no_outage_of_the_others() -> None:
 
 
 def test_where_there_is_one_address_it_is_an_outage_of_all() -> None:
-    verdict = weigh(policy(), (row(1), NOT_NOW), (row(2), MISSING))
-    assert (tried(verdict), verdict.outage) == ([1, 2], "there is no queue")
+    verdict = weigh(policy(), (row(1), NOT_NOW), (row(2), NOT_NOW), (row(3), MISSING))
+    assert (tried(verdict), verdict.outage) == ([1, 2, 3], "there is no queue")
 
 
 def test_where_there_is_one_address_that_takes_others_it_costs_nothing() -> None:
@@ -229,15 +367,15 @@ def test_where_there_is_one_address_that_takes_others_it_costs_nothing() -> None
     assert (len(verdict.not_now), verdict.outage, verdict.failures) == (1, None, [])
 
 
-@pytest.mark.parametrize(("seconds", "is_outage"), [(1.9, False), (2.1, True)])
+@pytest.mark.parametrize(("seconds", "is_doubtful"), [(1.9, False), (2.1, True)])
 def test_where_there_is_one_address_a_recent_acknowledgement_shows_that_it_takes_others(
-    seconds: float, is_outage: bool
+    seconds: float, is_doubtful: bool
 ) -> None:
     """As when a tenant is throttled whose message was sent a moment after those of the others."""
     judging = policy()
     judging.evaluate([row(1)], [TAKEN], began=0, dice=0.0, now=100.0)
     verdict = judging.evaluate([row(2)], [NOT_NOW], began=1, dice=0.0, now=100.0 + seconds)
-    assert (verdict.outage is not None, len(verdict.not_now)) == (is_outage, 0 if is_outage else 1)
+    assert (bool(judging.row), len(verdict.not_now)) == (is_doubtful, 0 if is_doubtful else 1)
 
 
 def test_silence_everywhere_is_an_outage_of_all() -> None:

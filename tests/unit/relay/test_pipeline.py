@@ -13,7 +13,7 @@ from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Claim, FailedOutcome, Fence, ReadResult, RecoveredClaim, Selection, Settlement
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import StoreUnavailable
+from pillarbox.errors import StoreRefused, StoreUnavailable
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay import pipeline as pipeline_module
 from pillarbox.relay.pipeline import Pipeline, Settler
@@ -322,28 +322,36 @@ async def test_nothing_overtakes_a_failure_whose_claim_was_lost(state: State, wa
 # --- handing lanes over ---
 
 
-class _SlowClaim(MemoryStore):
-    """Records a claim when it is told to."""
+class _SlowWrites(MemoryStore):
+    """Records one claim for each permit, and a release when the test lets it."""
 
     def __init__(self, clock: FrozenClock) -> None:
         super().__init__(clock=clock)
-        self.may_claim = asyncio.Event()
+        self.permits = asyncio.Semaphore(0)
+        self.may_release = asyncio.Event()
+        self.may_release.set()
         self.released: list[Fence] = []
 
     async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
-        await self.may_claim.wait()
+        await self.permits.acquire()
         assert not self.released
         return await super().claim(fence, claim, park=park)
 
     async def release(self, fence: Fence) -> None:
         self.released.append(fence)
+        await self.may_release.wait()
         await super().release(fence)
+
+
+async def _let_run() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def test_a_lane_is_released_after_the_claim_that_parks_its_messages() -> None:
     """What is parked is not in flight. Released before, the write would be refused as that of a stranger."""
     clock = FrozenClock()
-    store = _SlowClaim(clock)
+    store = _SlowWrites(clock)
     put(store, "a")
     pipeline = _pipeline(store, clock)
     pipeline.grant(await owned(pipeline.state, 0), [], [])
@@ -351,13 +359,111 @@ async def test_a_lane_is_released_after_the_claim_that_parks_its_messages() -> N
     await pipeline.reader.run_once()
     pipeline.revoke([0])
     release = asyncio.create_task(pipeline._release_lanes())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await _let_run()
     assert not store.released
-    store.may_claim.set()
+    store.permits.release()
     await release
     assert len(store.released) == 1
     assert [message.waits for message in await store.find(Selection(), limit=9)] == [Waits.PARKED]
+
+
+async def test_a_claim_that_waits_for_its_turn_leaves_out_a_lane_that_is_released() -> None:
+    """Two batches are read at a time. The claim of the second begins when the lane is as good as gone."""
+    clock = FrozenClock()
+    store = _SlowWrites(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    pipeline.grant(await owned(pipeline.state, 0), [], [])
+    pipeline.state.ordering.block(0, "a", front=Waits.HELD)
+    await pipeline.reader.run_once()
+    put(store, "a")
+    second = asyncio.create_task(pipeline.reader.run_once())
+    await _let_run()
+    pipeline.revoke([0])
+    release = asyncio.create_task(pipeline._release_lanes())
+    await _let_run()
+    store.permits.release()
+    await release
+    assert len(store.released) == 1
+    store.permits.release()
+    await second
+    await pipeline.reader.finish()
+    assert [message.waits for message in await store.find(Selection(), limit=9)] == [Waits.PARKED, None]
+
+
+async def test_a_late_lane_is_released_after_the_claim_of_a_group_of_suspects() -> None:
+    clock = FrozenClock()
+    store = _SlowWrites(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    state = pipeline.state
+    pipeline.grant(await owned(state, 0), [], [])
+    store.permits.release()
+    await claim_next(state, strikes=2)
+    group = state.ordering.next_suspects(1)
+    claim = asyncio.create_task(pipeline._sender._claim_group(group))
+    await _let_run()
+    pipeline.revoke([0])
+    clock.advance(state.settings.send_timeout)
+    release = asyncio.create_task(pipeline._release_lanes())
+    await _let_run()
+    assert not store.released
+    store.permits.release()
+    assert not await claim, "its messages are the next owner's"
+    await release
+    assert len(store.released) == 1
+
+
+async def test_no_group_of_suspects_is_claimed_in_a_lane_that_is_released() -> None:
+    clock = FrozenClock()
+    store = _SlowWrites(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    state = pipeline.state
+    pipeline.grant(await owned(state, 0), [], [])
+    store.permits.release()
+    await claim_next(state, strikes=2)
+    group = state.ordering.next_suspects(1)
+    await state.writes.stop([0])
+    store.permits.release()
+    assert not await pipeline._sender._claim_group(group)
+    assert not store.permits.locked(), "nothing was asked of the store"
+
+
+async def test_a_stop_waits_for_a_release_that_had_begun_and_begins_no_other() -> None:
+    """What a stopping relay records in a lane that was just released would be refused."""
+    clock = FrozenClock()
+    store = _SlowWrites(clock)
+    store.may_release.clear()
+    pipeline = _pipeline(store, clock)
+    pipeline.grant(await owned(pipeline.state, 0, 1), [], [])
+    pipeline.revoke([0])
+    release = asyncio.create_task(pipeline._release_lanes())
+    await _let_run()
+    stop = asyncio.create_task(pipeline.drain(within=1.0))
+    await _let_run()
+    assert not stop.done()
+    store.may_release.set()
+    await asyncio.gather(release, stop)
+    pipeline.revoke([1])
+    await pipeline._release_lanes()
+    assert [list(fence.epochs) for fence in store.released] == [[0]]
+
+
+async def test_a_refused_release_lets_writes_go_on() -> None:
+    clock = FrozenClock()
+    store = _RefusedRelease(clock=clock)
+    pipeline = _pipeline(store, clock)
+    state = pipeline.state
+    pipeline.grant(await owned(state, 0), [], [])
+    pipeline.revoke([0])
+    await pipeline._release_lanes()
+    assert state.may_write(0), "the lane is still this relay's, and is released later"
+
+
+class _RefusedRelease(MemoryStore):
+    async def release(self, fence: Fence) -> None:
+        raise StoreRefused("no")
 
 
 # --- stopping ---

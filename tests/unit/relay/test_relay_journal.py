@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import SystemClock
@@ -136,7 +136,7 @@ def test_a_closed_breaker_is_not_hurried() -> None:
 
 def test_a_blocked_address_is_probed_at_once() -> None:
     addresses = AddressBreakers()
-    addresses.refuse("orders", 5.0, reason="missing", dice=1.0, is_missing=True)
+    addresses.refuse("orders", 5.0, message_id=UUID(int=1), reason="missing", dice=1.0, is_missing=True)
     assert not addresses.may_send("orders", 5.0)
     addresses.hurry(5.0)
     assert addresses.may_send("orders", 5.0)

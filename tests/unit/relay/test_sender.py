@@ -153,12 +153,13 @@ REJECTED = Outcome(False, "400 Bad Request", rejected=True)
 async def test_a_destination_that_is_down_is_left_alone_for_as_long_as_it_asks(
     answer: Outcome | TransportUnavailable,
 ) -> None:
-    state = await _send_batch(answer)
+    state = await _send_batch(*[answer] * 3)
     assert state.breaker.wait(state.clock.monotonic()) == 420
 
 
-async def test_a_refusal_without_a_delivery_opens_the_breaker() -> None:
-    assert not (await _send_batch(REFUSED, REFUSED)).breaker.is_closed
+async def test_three_refusals_without_a_delivery_open_the_breaker() -> None:
+    assert (await _send_batch(REFUSED, REFUSED)).breaker.is_closed
+    assert not (await _send_batch(REFUSED, REFUSED, REFUSED)).breaker.is_closed
     assert not (await _send_batch(*[REJECTED] * 20)).breaker.is_closed
 
 

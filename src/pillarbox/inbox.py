@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pillarbox import writers
 from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Start, TakeRedriven
+from pillarbox.durations import check_duration
 from pillarbox.errors import ConfigError, DecodeError
 from pillarbox.message import Names
 from pillarbox.outbox import AsyncHandle, SyncHandle
@@ -151,6 +152,9 @@ class Inbox:
         `failed_older_than` is for messages that failed, and those that were redriven and never handled; without it
         they are kept.
         """
+        check_duration(older_than, "older_than")
+        if failed_older_than is not None:
+            check_duration(failed_older_than, "failed_older_than")
         command = Forget(
             names=self.names, consumer=self.consumer, older_than=older_than, limit=limit,
             failed_older_than=failed_older_than,

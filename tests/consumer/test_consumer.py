@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -417,3 +418,17 @@ async def test_a_consumer_stops_though_its_driver_drops_the_cancellation(scene: 
         scene.put(tick(1))
         await until(lambda: scene.seen == [1])
         await scene.drained()
+
+
+async def test_the_log_names_the_line_of_code_that_failed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    @scene.consumer.on(Ticked)
+    def handle(event: Ticked) -> None:
+        raise KeyError("total")
+
+    scene.put(tick(1))
+    async with scene.consumer:
+        await scene.drained()
+    lines = [one.getMessage() for one in caplog.records if "KeyError" in one.getMessage()]
+    assert len(lines) >= 2
+    assert all(re.search(r"KeyError: 'total' \(at \S*test_consumer\.py, line \d+, in handle\)$", one) for one in lines)
+    assert {row.last_error for row in scene.store.data.inbox.values()} == {"KeyError: 'total'"}

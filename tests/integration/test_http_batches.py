@@ -145,15 +145,25 @@ async def test_a_batch_without_an_answer_is_not_held_against_its_first_message(e
     assert [read_ids(arrival) for arrival in endpoint.arrivals] == [ids(messages[:1]), ids(messages[1:])]
 
 
-async def test_an_outage_between_two_requests_leaves_the_beginning(endpoint: Endpoint) -> None:
+def _stop_soon(endpoint: Endpoint) -> None:
+    """Let the endpoint break every connection after this request."""
+    endpoint.judge = lambda _: None
+    endpoint.cuts = 10
+
+
+async def test_a_refusal_or_an_outage_between_two_requests_leaves_the_beginning(endpoint: Endpoint) -> None:
     messages = run(4, payload=json.dumps("x" * 400_000).encode())
     async with opened(endpoint.url) as transport:
-        endpoint.answers = [web.Response(status=204), web.Response(status=401)]
+        endpoint.answers = [web.Response(status=status) for status in (204, 401, 401)]
+        outcomes = await transport.send(messages)
+        assert outcomes[:2] == [DELIVERED] * 2
+        assert outcomes[2].not_now
+        assert outcomes[3] == UNSENT
+        endpoint.judge = lambda _: _stop_soon(endpoint)
         outcomes = await transport.send(messages)
         assert outcomes[:2] == [DELIVERED] * 2
         assert outcomes[2].lost
         assert outcomes[3] == UNSENT
-        endpoint.answers = [web.Response(status=401)]
         with pytest.raises(TransportUnavailable):
             await transport.send(messages)
 

@@ -82,3 +82,8 @@ async def test_safe_is_delivered() -> None:
     assert await sent(ID, ID, ID, b":1", durability="wait:1") == [DELIVERED] * 3
     refused = await sent(ID, b"-OOM words", ID, b"*2\r\n:1\r\n:0", durability="waitaof")
     assert [one.delivered for one in refused] == [True, False, True]
+
+
+async def test_a_value_that_is_announced_without_end_breaks_the_connection() -> None:
+    with pytest.raises(TransportUnavailable, match="does not answer as Redis does"):
+        await sent(b"$999999999999")

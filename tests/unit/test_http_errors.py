@@ -18,7 +18,7 @@ from pillarbox.brokers.http.errors import (
     to_outcome,
 )
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import ConfigError, TransportUnavailable
+from pillarbox.errors import ConfigError
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = ResponsePolicy(where="https://shop.example/…")
@@ -87,13 +87,13 @@ def test_a_rejection_says_so() -> None:
     assert (outcome.delivered, outcome.rejected) == (False, True)
 
 
-def test_an_outage_says_what_to_check() -> None:
-    with pytest.raises(TransportUnavailable) as away:
-        to_outcome(Response(status=401, retry_after="60"), POLICY, now=NOW)
-    assert str(away.value) == (
+def test_what_is_not_the_messages_fault_spends_nothing_and_says_what_to_check() -> None:
+    outcome = to_outcome(Response(status=401, retry_after="60"), POLICY, now=NOW)
+    assert outcome.error == (
         "https://shop.example/… answered 401 Unauthorized; check the secret, the headers and what the endpoint allows."
     )
-    assert (away.value.mid_send, away.value.retry_after) == (False, timedelta(seconds=60))
+    assert (outcome.not_now, outcome.missing, outcome.rejected) == (True, False, False)
+    assert (outcome.unanswered, outcome.retry_after) == (False, timedelta(seconds=60)), "it is an answer"
     assert "404 Not Found; check the URL" in str(to_outcome(Response(status=404), POLICY, now=NOW).error)
 
 

@@ -140,3 +140,17 @@ def test_what_is_not_amqp_is_noticed(answer: bytes) -> None:
 def test_a_method_that_cannot_be_read_is_not_amqp(payload: bytes) -> None:
     with pytest.raises(NotAmqp):
         read_method(payload)
+
+
+def test_a_body_that_is_announced_larger_than_any_message_is_refused() -> None:
+    """Its frames would be collected without end."""
+    deliver = commands.Basic.Deliver(consumer_tag="c", delivery_tag=1, exchange="", routing_key="q")
+    for size, is_refused in ((frames.MAX_BODY, False), (frames.MAX_BODY + 1, True), (2**63, True)):
+        reader = frames.DeliveryReader()
+        reader.read(frames.METHOD, marshal(deliver, 1)[7:-1])
+        header = marshal(ContentHeader(body_size=size), 1)[7:-1]
+        if is_refused:
+            with pytest.raises(NotAmqp, match="announced a message of"):
+                reader.read(frames.HEADER, header)
+        else:
+            assert reader.read(frames.HEADER, header) is None

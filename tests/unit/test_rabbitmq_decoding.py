@@ -208,14 +208,17 @@ def test_a_delivery_is_put_together_from_its_frames() -> None:
     sent += marshal(ContentBody(b"he"), 1) + marshal(ContentBody(b"llo"), 1)
     *incomplete, whole = [reader.read(kind, payload) for kind, _, payload in split_frames(bytearray(sent))]
     assert incomplete == [None] * 3
-    assert whole == Delivery(7, True, "orders.eu", Properties(message_id="m-1"), b"hello")
+    # 14 bytes before the properties, which are one short text.
+    assert whole == Delivery(7, True, "orders.eu", Properties(message_id="m-1"), b"hello", header_size=14 + 1 + 3)
+    assert whole.size == 23
 
 
 def test_an_empty_body_has_no_frame() -> None:
     reader = DeliveryReader()
     for tag in (1, 2):
         assert reader.read(METHOD, deliver(tag)) is None
-        assert reader.read(HEADER, header(0)) == Delivery(tag, False, "orders", Properties(), b"")
+        size = len(header(0))
+        assert reader.read(HEADER, header(0)) == Delivery(tag, False, "orders", Properties(), b"", header_size=size)
 
 
 def test_a_routing_key_that_is_not_utf8_has_replacement_characters() -> None:

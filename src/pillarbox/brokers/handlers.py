@@ -9,7 +9,6 @@ async def send_mail(event: OrderPlaced) -> None: ...
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,14 @@ from pillarbox.brokers.send_batch import DELIVERED, UNSENT
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.context import handling
 from pillarbox.contracts.transport import Outcome, TransportFeatures
+from pillarbox.database_errors import ErrorClass, classify_error
 from pillarbox.errors import ConfigError, DecodeError, MessageRejected, TransportUnavailable
 from pillarbox.events import decode
 from pillarbox.handlers import Handler, Handlers
 from pillarbox.message import Message
 from pillarbox.redaction import format_traceback, redact_line
 from pillarbox.settings import parse_options
+from pillarbox.user_code import import_object
 
 __all__ = ["Handlers", "HandlersTransport", "handlers_transport"]
 
@@ -55,7 +56,7 @@ class HandlersTransport:
     """
 
     def __init__(self, handlers: Handlers, *, unhandled: Unhandled = "reject", threads: int = 16) -> None:
-        self.features = TransportFeatures(name="handlers", batch=_RUN, runs=True, one_key=True)
+        self.features = TransportFeatures(name="handlers", batch=_RUN, runs=True, one_key=True, in_process=True)
         self._handlers = handlers
         self._unhandled = unhandled
         self._threads = threads
@@ -175,20 +176,27 @@ async def _call_in_thread(handler: Handler, arguments: tuple[object, ...], pool:
 
 
 def _to_outcome(failures: Sequence[_Failure]) -> Outcome:
-    """Return the outcome of all handlers. An outage wins over a failure, and a failure over a rejection.
+    """Return the outcome of all handlers; raise `TransportUnavailable` if something that one of them needs is away.
 
-    So a handler that may still succeed gets the message again.
+    Errors of databases mean what they mean in a consumer: one that is away is an outage, and what conflicted with
+    another transaction is tried again without an attempt. Everything else is the message's failure. An outage wins over
+    a failure, a failure over a conflict, and a conflict over a rejection. So a handler that may still succeed gets the
+    message again.
     """
     if not failures:
         return DELIVERED
     for failure in failures:
         if isinstance(failure.error, TransportUnavailable):
             raise failure.error
+        if classify_error(failure.error) is ErrorClass.OUTAGE:
+            raise TransportUnavailable(failure.text) from failure.error
     retriable = [failure for failure in failures if not isinstance(failure.error, MessageRejected)]
-    reported = retriable or failures
+    own = [failure for failure in retriable if classify_error(failure.error) is not ErrorClass.CONFLICT]
+    reported = own or retriable or failures
     return Outcome(
         delivered=False,
         rejected=not retriable,
+        not_now=bool(retriable) and not own,
         error=redact_line("; ".join(failure.text for failure in reported)),
         detail="\n".join(format_traceback(failure.error) for failure in reported),
     )
@@ -210,13 +218,7 @@ def handlers_transport(url: TransportUrl) -> HandlersTransport:
 
 
 def _load_handlers(location: str) -> Handlers:
-    module, _, attribute = location.partition(":")
-    if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ConfigError(f"{location!r} does not name handlers: write handlers:package.module:attribute.")
-    try:
-        handlers = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The handlers {location} cannot be loaded: {error}.") from error
+    handlers = import_object(location, what="handlers", example="handlers:package.module:attribute")
     if not isinstance(handlers, Handlers):
         raise ConfigError(f"{location} is a {type(handlers).__name__}; it must be pillarbox.brokers.handlers.Handlers.")
     return handlers

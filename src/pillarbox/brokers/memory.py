@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.brokers.held_bytes import DEFAULT_LIMIT
 from pillarbox.brokers.send_batch import DELIVERED, UNSENT
 from pillarbox.brokers.settings import TransportUrl
 from pillarbox.cloudevents import HTTP, CloudEvent, to_binary
@@ -177,7 +178,11 @@ class MemoryQueue:
 
     def take(self, receiver: MemoryReceiver, limit: int) -> list[IncomingMessage]:
         """Hand out waiting messages to a receiver."""
-        taken = [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
+        taken: list[IncomingMessage] = []
+        held = sum(len(one.body) for one, holder in self.unacknowledged.items() if holder is receiver)
+        while self.waiting and len(taken) < limit and held < receiver.pending_bytes:
+            taken.append(self.waiting.popleft())
+            held += len(taken[-1].body)
         self.unacknowledged.update(dict.fromkeys(taken, receiver))
         return taken
 
@@ -202,6 +207,7 @@ class MemoryReceiver:
 
     def __init__(self, queue: MemoryQueue) -> None:
         self.features = ReceiverFeatures(name="memory")
+        self.pending_bytes = DEFAULT_LIMIT
         self.queue = queue
         self._is_open = False
 
@@ -232,6 +238,7 @@ class MemoryReceiver:
         if self._holds(received):
             del self.queue.unacknowledged[received]
             self.queue.acknowledged.append(received)
+            self.queue.changed.set()  # there may be room for others
 
     async def give_back(self, received: IncomingMessage) -> None:
         if self._holds(received):

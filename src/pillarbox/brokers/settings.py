@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import msgspec
 
 from pillarbox.brokers.tls import Tls
+from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.hosts import is_local_host
 from pillarbox.redaction import Secret, display_url
@@ -168,6 +169,7 @@ class BrokerSettings(Tls, frozen=True, kw_only=True):
     """Allow `verify=false`."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self.check(insecure=self.insecure, far_side="broker")
         if not timedelta(0) < self.timeout <= _LONGEST_TIMEOUT:
             raise ConfigError("The option timeout of a broker's transport must be over 0 and at most 1 hour.")

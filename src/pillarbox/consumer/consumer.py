@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from pillarbox.brokers.factory import receiver_from_url
+from pillarbox.brokers.held_bytes import BatchSize
 from pillarbox.config import Config, find_receiver_url, read_store_section
 from pillarbox.consumer.key_scheduler import KeyScheduler, PendingMessage
 from pillarbox.consumer.processing import Processor
@@ -18,9 +19,10 @@ from pillarbox.consumer.settings import DEFAULT_SETTINGS, ConsumerSettings
 from pillarbox.consumer.telemetry import CompositeConsumerTelemetry, ConsumerTelemetry, LoggingConsumerTelemetry
 from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
 from pillarbox.contracts.receiver import IncomingMessage, Receiver
+from pillarbox.database_errors import is_missing_table
 from pillarbox.decoding import decode_incoming, to_cloudevent
 from pillarbox.durations import format_duration
-from pillarbox.errors import ConfigError, DecodeError, MissingExtra, TransportUnavailable
+from pillarbox.errors import ConfigError, DecodeError, MissingExtra, SchemaMissing, TransportUnavailable
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.handlers import Handlers
 from pillarbox.inbox import Inbox
@@ -76,6 +78,7 @@ class Consumer:
         self.settings = settings
         self.handlers = Handlers(types=types, arguments=("event", "transaction", "CloudEvent"))
         self._receiver = _build_receiver(receiver, os.environ)
+        self._receiver.pending_bytes = settings.pending_bytes
         self._telemetry = telemetry or LoggingConsumerTelemetry()
         self._dice = random.Random(seed)  # noqa: S311
         self._unit = UnitOfWork(
@@ -95,6 +98,8 @@ class Consumer:
         """So much is set aside that nothing is received."""
         self._is_finishing = False
         self._is_receiving = False
+        self.is_started = False
+        """True once its database has the inbox, or does not answer and is waited for."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -126,6 +131,9 @@ class Consumer:
             types=types,
             telemetry=telemetry,
         )
+
+    def __str__(self) -> str:
+        return f"consumer {self.name}"
 
     def on(self, what: type | str | None = None, *, topic: str | None = None) -> Callable[[F], F]:
         """Register a handler for a class, for a pattern of type names, for a pattern of topics, or for both."""
@@ -202,6 +210,17 @@ class Consumer:
             await cancel_all([*tasks, stopped, broken])
             await self._finish()
 
+    async def _check_inbox(self) -> None:
+        """Raise `SchemaMissing` where the database has no inbox. What else is wrong shows itself with a message."""
+        try:
+            await self._unit.probe()
+        except Exception as error:
+            if is_missing_table(error):
+                raise SchemaMissing(
+                    f"The consumer {self.name} finds no inbox in its database ({redact_error(error)}); run `pillarbox "
+                    "schema install` for it, or give the consumer the schema and the prefix of its tables."
+                ) from None
+
     def _build_scheduler(self) -> KeyScheduler:
         return KeyScheduler(
             concurrency=self.settings.concurrency, key_limit=max(1, self.settings.prefetch // _KEY_PART)
@@ -234,6 +253,7 @@ class Consumer:
     async def _run_receiver(self) -> None:
         await self._retry(self._receiver.open)
         self._is_receiving = True
+        self._telemetry.on_started(self.name)
         while True:
             check_cancelled()
             limit = self.settings.prefetch - self._scheduler.active
@@ -269,16 +289,27 @@ class Consumer:
 
     async def _run_redrives(self) -> None:
         """Take failed messages that a person redrove from the inbox, as if the broker had delivered them."""
+        await self._check_inbox()
+        self.is_started = True
+        size, may_have_more = BatchSize(), False
         while True:
-            await asyncio.sleep(self.settings.poll_interval.total_seconds())
+            if not may_have_more:
+                await asyncio.sleep(self.settings.poll_interval.total_seconds())
+            may_have_more = False
             room = self.settings.prefetch - self._scheduler.active
-            if room <= 0:
+            bytes_left = self.settings.pending_bytes - self._scheduler.size
+            if room <= 0 or bytes_left <= 0:
                 continue
+            room = size.choose(room, bytes_left)
             pending = [*self._running.values(), *self._suspended, *self._scheduler.list_waiting()]
             known = {message.identity for message in pending}
             # Those that are pending already are still the first in the inbox: they must not take the place of others.
             taken = [message for message in pending if message.is_redriven]
-            for content in await self._processor.take_redriven(limit=room + len(taken)):
+            limit = room + len(taken)
+            contents = await self._processor.take_redriven(limit=limit)
+            may_have_more = len(contents) >= limit
+            size.learn([len(content) for content in contents])
+            for content in contents:
                 with contextlib.suppress(DecodeError):
                     message = _decode(decode_incoming(content), is_redriven=True)
                     if message.identity not in known:
@@ -292,7 +323,9 @@ class Consumer:
                 await self._processor.forget_old()
             except Exception as error:
                 # Old records harm nobody, and the consumer role may not delete any: the relay's janitor does.
-                self._telemetry.on_cleanup_failed(self.name, error)
+                # A missing inbox is reported once, by the check at the start.
+                if not is_missing_table(error):
+                    self._telemetry.on_cleanup_failed(self.name, error)
             await asyncio.sleep(_FORGET_INTERVAL * (0.9 + self._dice.random() / 5))
 
     # --- one message ---

@@ -22,6 +22,8 @@ class PendingMessage(msgspec.Struct, kw_only=True, eq=False):
     decode_error: str | None = None
     attempts: int = 0
     """How often a handler failed on it."""
+    place: str = ""
+    """Line of code that raised the last error, for the log."""
     losses: Losses = msgspec.field(default_factory=Losses)
     is_started: bool = False
     """Its start is recorded in the inbox, because it was delivered before."""

@@ -23,7 +23,7 @@ from pillarbox.durations import FOREVER
 from pillarbox.errors import DecodeError, StoreError
 from pillarbox.events import decode
 from pillarbox.handlers import Handler, Handlers
-from pillarbox.redaction import redact_error, redact_line
+from pillarbox.redaction import find_place, format_traceback, redact_error, redact_line
 
 __all__ = ["CannotKeep", "Processor"]
 
@@ -168,11 +168,15 @@ class Processor:
     ) -> float | None:
         pending.attempts += 1
         reason = redact_error(error)
+        place = find_place(format_traceback(error))
+        pending.place = f" (at {place})" if place else ""
         if may_give_up and self._settings.retry.gives_up(pending.attempts):
             await self._fail(pending, reason)
             return None
         delay = self._settings.retry.delay(pending.attempts, dice=self._dice.random()).total_seconds()
-        self.telemetry.on_retried(self._name, event, attempt=pending.attempts, error=reason, seconds=delay)
+        self.telemetry.on_retried(
+            self._name, event, attempt=pending.attempts, error=f"{reason}{pending.place}", seconds=delay
+        )
         return delay
 
     async def _fail(self, pending: PendingMessage, error: str) -> None:
@@ -199,7 +203,9 @@ class Processor:
 
     def _report_failure(self, pending: PendingMessage, error: str) -> None:
         try:
-            self.telemetry.on_failed(self._name, pending.received.fallback, attempts=pending.attempts, error=error)
+            self.telemetry.on_failed(
+                self._name, pending.received.fallback, attempts=pending.attempts, error=f"{error}{pending.place}"
+            )
         except Exception:
             log.exception("the telemetry of the consumer %s has failed", self._name)
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.retry import RetryPolicy
 
@@ -44,6 +45,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often the inbox is asked for failed messages that a person redrove."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 1 <= self.concurrency <= 10_000:
             raise ConfigError("A consumer's concurrency must be between 1 and 10000.")
         if self.prefetch < self.concurrency:

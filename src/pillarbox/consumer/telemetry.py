@@ -9,11 +9,13 @@ from typing import Final
 
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.contracts.receiver import FallbackIdentity
-from pillarbox.redaction import redact_error
+from pillarbox.redaction import redact_error, redact_line
 
 __all__ = ["CompositeConsumerTelemetry", "ConsumerTelemetry", "LoggingConsumerTelemetry", "log"]
 
 log: Final = logging.getLogger("pillarbox.consumer")
+_MOST_TYPES: Final = 1_000
+"""Types that are remembered, and so logged once: senders choose their names."""
 
 
 class ConsumerTelemetry:
@@ -49,6 +51,9 @@ class ConsumerTelemetry:
 
     def on_ended(self, consumer: str, error: BaseException) -> None:
         """A consumer that runs in the background of its block has ended with an error, and handles nothing more."""
+
+    def on_started(self, consumer: str) -> None:
+        """The receiver is open, and messages are handled from now on."""
 
     def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
         """So many messages wait behind failing or slow ones that nothing is received until some of them are done."""
@@ -109,6 +114,10 @@ class CompositeConsumerTelemetry(ConsumerTelemetry):
         for telemetry in self._telemetries:
             telemetry.on_ended(consumer, error)
 
+    def on_started(self, consumer: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_started(consumer)
+
     def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
         for telemetry in self._telemetries:
             telemetry.on_full(consumer, set_aside=set_aside, size=size)
@@ -123,7 +132,13 @@ class CompositeConsumerTelemetry(ConsumerTelemetry):
 
 
 class LoggingConsumerTelemetry(ConsumerTelemetry):
-    """Logs every call. The fields are in `extra`, where a JSON formatter finds them."""
+    """Logs every call. The fields are in `extra`, where a JSON formatter finds them.
+
+    Of messages that no handler takes, the first of each type is a warning, and the others are logged at debug.
+    """
+
+    def __init__(self) -> None:
+        self._ignored: set[tuple[str, str]] = set()
 
     def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
         if log.isEnabledFor(logging.DEBUG):
@@ -133,7 +148,19 @@ class LoggingConsumerTelemetry(ConsumerTelemetry):
         log.info("%s came again and was done already", event.message_id, extra=_fields(consumer, event))
 
     def on_ignored(self, consumer: str, event: CloudEvent) -> None:
-        log.info("nobody wants %s of type %s", event.message_id, event.type, extra=_fields(consumer, event))
+        fields = _fields(consumer, event)
+        kind = (consumer, event.type)
+        if kind in self._ignored or len(self._ignored) >= _MOST_TYPES:
+            log.debug("no handler takes %s of type %s", event.message_id, redact_line(event.type), extra=fields)
+            return
+        self._ignored.add(kind)
+        log.warning(
+            "no handler of %s takes the type %s: its messages are acknowledged and ignored; register a handler, or set "
+            "unknown to fail, which keeps them",
+            consumer,
+            redact_line(event.type),
+            extra=fields,
+        )
 
     def on_retried(self, consumer: str, event: CloudEvent, *, attempt: int, error: str, seconds: float) -> None:
         extra = _fields(consumer, event) | {"attempt": attempt, "error": error}
@@ -164,6 +191,9 @@ class LoggingConsumerTelemetry(ConsumerTelemetry):
     def on_ended(self, consumer: str, error: BaseException) -> None:
         reason = redact_error(error)
         log.critical("the consumer has ended: %s", reason, extra={"consumer": consumer, "error": reason})
+
+    def on_started(self, consumer: str) -> None:
+        log.info("the consumer %s runs", consumer, extra={"consumer": consumer})
 
     def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
         log.error(

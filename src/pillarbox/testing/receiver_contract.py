@@ -30,6 +30,7 @@ __all__ = [
     "PATIENCE",
     "AcknowledgeContract",
     "ArrivalContract",
+    "MemoryContract",
     "OutageContract",
     "ReceiverContract",
     "ReceiverHarness",
@@ -77,6 +78,7 @@ class ReceiverHarness(ABC):
 
 PATIENCE: Final = 40.0
 """Seconds after which a test fails. No test waits for them to pass."""
+_LARGE: Final = 64 * 1024
 _QUIET: Final = 0.5
 """Seconds in which a broker would have delivered what it has."""
 
@@ -288,6 +290,52 @@ class ArrivalContract:
         await assert_nothing_more(harness.receiver)
 
 
+class MemoryContract:
+    """`Receiver.pending_bytes`."""
+
+    async def test_bytes_that_are_not_handled_are_bounded(self, harness: ReceiverHarness) -> None:
+        harness.receiver.pending_bytes = 4 * _LARGE
+        messages = [sample(key=f"key-{number}", payload=b"x" * _LARGE) for number in range(12)]
+        for message in messages:
+            await harness.publish(message)
+        held = await _take_until_quiet(harness.receiver)
+        assert _LARGE <= sum(len(one.body) for one in held) <= 5 * _LARGE
+        seen = set(list_ids(held))
+        while len(seen) < len(messages):
+            for received in held:
+                await harness.receiver.acknowledge(received)
+            held = await take(harness.receiver, 1)
+            seen.update(list_ids(held))
+        assert seen == {str(message.message_id) for message in messages}
+
+    async def test_a_message_over_the_bound_comes_alone(self, harness: ReceiverHarness) -> None:
+        harness.receiver.pending_bytes = 1_000
+        for _ in range(3):
+            await harness.publish(sample(payload=b"x" * _LARGE))
+        for _ in range(3):
+            (received,) = await _take_until_quiet(harness.receiver)
+            await harness.receiver.acknowledge(received)
+        await assert_nothing_more(harness.receiver)
+
+    async def test_what_is_given_back_makes_room(self, harness: ReceiverHarness) -> None:
+        harness.receiver.pending_bytes = _LARGE
+        await harness.publish(sample(payload=b"x" * _LARGE))
+        for _ in range(2):
+            (received,) = await take(harness.receiver, 1)
+            await harness.receiver.give_back(received)
+        assert len(await take(harness.receiver, 1)) == 1
+
+
+async def _take_until_quiet(receiver: Receiver) -> list[IncomingMessage]:
+    """Receive at least one message, and all that come without an acknowledgement."""
+    taken = await take(receiver, 1)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(_QUIET):
+                taken += await receiver.receive(limit=100)
+    return taken
+
+
 class OutageContract:
     """`TransportUnavailable` while the broker is away, and messages when it is back."""
 
@@ -366,7 +414,7 @@ async def _receive_until_unavailable(harness: ReceiverHarness) -> None:
         await harness.receiver.receive(limit=1)
 
 
-class ReceiverContract(ArrivalContract, AcknowledgeContract, OutageContract):
+class ReceiverContract(ArrivalContract, AcknowledgeContract, MemoryContract, OutageContract):
     """Every promise of `pillarbox.contracts.receiver.Receiver`. Subclass it and give it a `harness` fixture."""
 
     pytestmark = pytest.mark.asyncio

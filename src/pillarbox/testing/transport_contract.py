@@ -186,6 +186,13 @@ class OutcomeContract:
         assert outcome.error
         assert await harness.received() == []
 
+    async def test_a_refusal_is_an_answer(self, harness: TransportHarness) -> None:
+        """Taken for silence, a single bad message would be an outage: the relay would send nothing else for a while."""
+        (message,) = build_batch(harness, 1)
+        await harness.refuse_next()
+        (outcome,) = await harness.transport.send([message])
+        assert (outcome.unanswered, outcome.lost, outcome.unsent) == (False, False, False)
+
     async def test_a_refused_message_hurts_only_itself(self, harness: TransportHarness) -> None:
         messages = build_batch(harness)
         await harness.refuse_next()

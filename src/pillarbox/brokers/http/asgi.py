@@ -90,6 +90,15 @@ class HttpApp:
         self._buffer = _ByteBudget(limits.buffered_bytes)
         self._clock = clock
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of all requests that are not answered yet."""
+        return self._buffer.limit
+
+    @buffered_bytes.setter
+    def buffered_bytes(self, limit: int) -> None:
+        self._buffer.limit = limit
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
@@ -327,7 +336,7 @@ class _ByteBudget:
     """Bytes that all requests together may hold. For several threads, because each mount may have a server."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._held = 0
         self._lock = threading.Lock()
 
@@ -346,7 +355,7 @@ class _ByteBudget:
         A request that is alone is never refused: the limit of one body holds for it.
         """
         with self._lock:
-            if count > 0 and self._held + count > self._limit and self._held > own:
+            if count > 0 and self._held + count > self.limit and self._held > own:
                 return False
             self._held += count
             return True

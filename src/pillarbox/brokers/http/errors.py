@@ -13,7 +13,7 @@ import msgspec
 
 from pillarbox.brokers.send_batch import DELIVERED
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import ConfigError, TransportUnavailable
+from pillarbox.errors import ConfigError
 from pillarbox.redaction import redact_line
 
 __all__ = [
@@ -49,6 +49,10 @@ class DeliveryStatus(Enum):
     FAILED = auto()
     MISSING = auto()
     OUTAGE = auto()
+
+
+_NO_FAULT: Final = (DeliveryStatus.MISSING, DeliveryStatus.OUTAGE)
+"""The same response would be given to other messages, however often this one is sent."""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +99,11 @@ def classify(status: int, policy: ResponsePolicy) -> DeliveryStatus:
 
 
 def to_outcome(response: Response, policy: ResponsePolicy, *, now: datetime) -> Outcome:
-    """Return the outcome of a message; raise `TransportUnavailable` if the response is not about the message."""
+    """Return the outcome of a message.
+
+    A response that is not about the message, such as 401, spends no attempt. It is an answer all the same: a firewall
+    may give it to one message alone.
+    """
     status = classify(response.status, policy)
     if status is DeliveryStatus.DELIVERED:
         return DELIVERED
@@ -103,14 +111,12 @@ def to_outcome(response: Response, policy: ResponsePolicy, *, now: datetime) -> 
     body = policy.hide(response.body.decode(errors="replace"))
     quote = f" It said: {excerpt}" if (excerpt := redact_line(body)) else ""
     error = f"{policy.where} answered {_describe_status(response.status)}{_advise(response.status)}.{quote}"
-    if status is DeliveryStatus.OUTAGE:
-        raise TransportUnavailable(error, retry_after=retry_after)
     return Outcome(
         delivered=False,
         error=error,
         rejected=status is DeliveryStatus.REJECTED,
         retry_after=retry_after,
-        not_now=status is DeliveryStatus.MISSING or _is_not_now(response.status, retry_after),
+        not_now=status in _NO_FAULT or _is_not_now(response.status, retry_after),
         missing=status is DeliveryStatus.MISSING,
         detail=redact_line(body, limit=_MAX_DETAIL) or None,
     )

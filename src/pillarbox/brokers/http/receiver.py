@@ -13,6 +13,7 @@ from pillarbox.brokers.http.asgi import HttpApp, Limits, PlainIdentity
 from pillarbox.brokers.http.signing import signing_key
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.receiver import IncomingMessage, ReceiverFeatures
+from pillarbox.durations import check_duration
 from pillarbox.errors import ConfigError, TransportUnavailable
 
 __all__ = ["HttpReceiver", "RedeliveryMemory"]
@@ -49,6 +50,8 @@ class HttpReceiver:
         buffered: int = _BUFFERED,
         clock: Clock | None = None,
     ) -> None:
+        check_duration(timeout, "timeout")
+        check_duration(body_timeout, "body_timeout")
         if waiting < 1 or largest < 1 or min(timeout, body_timeout) <= timedelta(0):
             raise ConfigError(
                 "The options waiting, largest, timeout and body_timeout of the http receiver must be over 0."
@@ -72,6 +75,7 @@ class HttpReceiver:
             clock=clock or SystemClock(),
         )
         """The ASGI app to mount."""
+        self._buffered = buffered
         self._repeats = repeats
         self._waiting = waiting
         self._memory = RedeliveryMemory()
@@ -80,6 +84,14 @@ class HttpReceiver:
         self._is_server_down = False
 
     # --- for the consumer ---
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.app.buffered_bytes
+
+    @pending_bytes.setter
+    def pending_bytes(self, limit: int) -> None:
+        self.app.buffered_bytes = min(limit, self._buffered)
 
     async def open(self) -> None:
         self._check_server()

@@ -13,6 +13,7 @@ from pillarbox.brokers.http.addresses import describe_if_forbidden
 from pillarbox.brokers.http.errors import REJECTS, check_rejects
 from pillarbox.brokers.settings import TransportUrl, parse_settings
 from pillarbox.brokers.tls import Tls
+from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.hosts import is_local_host
 from pillarbox.message import RESERVED_PREFIXES
@@ -59,6 +60,7 @@ class HttpSettings(Tls, frozen=True, kw_only=True):
     """Allow http:// everywhere, and `verify=false`."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_url(self.url, allow_private=self.allow_private, insecure=self.insecure)
         _check_headers(self.headers)
         check_rejects(self.rejects, missing=self.missing)

@@ -114,6 +114,11 @@ class ConsumedRecord(msgspec.Struct, frozen=True, eq=False):
     message: KafkaMessage
     redelivered: bool
 
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return len(self.message)
+
 
 def decode(record: ConsumedRecord, *, token: object) -> IncomingMessage:
     """Return the record as an incoming message. Its fallback id is its position, for Kafka has no message ids."""

@@ -64,6 +64,7 @@ class ConsumerCallbacks(Protocol):
 
 class _Fetch(NamedTuple):
     limit: int
+    size: int
 
 
 class _Settle(NamedTuple):
@@ -101,6 +102,7 @@ class ConsumerPoller:
         self._settling: list[_Settle] = []
         """Callers that wait for a commit."""
         self._requested = 0
+        self._requested_size = 0
         self._requested_at = time.monotonic()
         self._is_paused: bool | None = False
         """None: some partitions are paused and some are not."""
@@ -116,9 +118,9 @@ class ConsumerPoller:
         self._thread = Thread(target=self._run, daemon=True, name="pillarbox-kafka")
         self._thread.start()
 
-    def fetch(self, limit: int) -> None:
-        """Fetch up to so many records; `on_records` follows as soon as there are any."""
-        self._commands.put(_Fetch(limit))
+    def fetch(self, limit: int, *, size: int) -> None:
+        """Fetch up to so many records and about so many bytes; `on_records` follows as soon as there are any."""
+        self._commands.put(_Fetch(limit, size))
 
     def settle(self, record: ConsumedRecord) -> Future[None]:
         """Mark a record as handled. The future is done when that is committed, or never will be."""
@@ -162,8 +164,9 @@ class ConsumerPoller:
 
     def _run_command(self, command: _Command) -> None:
         match command:
-            case _Fetch(limit):
+            case _Fetch(limit, size):
                 self._requested, self._requested_at = limit, time.monotonic()
+                self._requested_size = size
             case _Settle(record, _):
                 record.progress.settle(record.offset)
                 self._settling.append(command)
@@ -197,18 +200,27 @@ class ConsumerPoller:
 
     def _poll(self) -> None:
         """Run the client's callbacks, and fetch records if they are requested. Without polls the group drops us."""
-        room = self._requested - len(self._fetched)
+        room = self._count_room()
         if room > 0:
             self._set_paused(False)
             self._accept([self._consumer.poll(_POLL_COMMITTING if self._commits_in_progress else _POLL)])
-            if self._fetched and room > 1:
-                self._accept(self._consumer.consume(room - 1, 0))
+            if self._fetched and (room := min(room - 1, self._count_room())) > 0:
+                self._accept(self._consumer.consume(room, 0))
             return
         is_unrequested = time.monotonic() - self._requested_at > _PAUSE_AFTER
         if self._requested or len(self._fetched) >= _MAX_UNREQUESTED or is_unrequested:
             self._set_paused(True)
         if self._is_paused or self._commits_in_progress:
             self._accept([self._consumer.poll(_POLL_COMMITTING if self._commits_in_progress else 0)])
+
+    def _count_room(self) -> int:
+        """Return how many records may be fetched, if they are as large as the largest one here."""
+        count = self._requested - len(self._fetched)
+        if not self._fetched:
+            return count
+        sizes = [record.size for record in self._fetched]
+        bytes_left = self._requested_size - sum(sizes)
+        return 0 if bytes_left <= 0 else min(count, max(1, bytes_left // max(1, *sizes)))
 
     def _set_paused(self, is_paused: bool) -> None:
         if is_paused is not self._is_paused:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from pillarbox.brokers.errors import connection_broken_error, unreachable_error
+from pillarbox.brokers.held_bytes import HeldBytes, count_bytes
 from pillarbox.brokers.kafka.connection import WHAT_TO_CHECK, Reachability
 from pillarbox.brokers.kafka.encoding import ConsumedRecord, decode
 from pillarbox.brokers.kafka.poller import ConsumerPoller, check_consumer_config
@@ -17,6 +18,7 @@ from pillarbox.brokers.kafka.settings import (
     ClientConfig,
     KafkaReceiverSettings,
     build_consumer_config,
+    build_fetch_config,
     kafka_receiver_settings,
     read_secrets,
 )
@@ -44,17 +46,27 @@ class KafkaReceiver:
         self.settings = settings
         self._config = build_consumer_config(settings, environ=environ)
         self._secrets = read_secrets(settings.cluster, environ=environ)
+        self._held = HeldBytes()
         self._connection = ReconnectingConnection(self._start_session, owner="kafka receiver")
         check_consumer_config(self._config, sanitize=self._hide)
 
     def __repr__(self) -> str:
         return f"KafkaReceiver({self.settings!r})"
 
+    @property
+    def pending_bytes(self) -> int:
+        return self._held.limit
+
+    @pending_bytes.setter
+    def pending_bytes(self, limit: int) -> None:
+        self._held.limit = limit
+
     async def open(self) -> None:
         await self._connection.open()
 
     async def close(self) -> None:
         await self._connection.close()
+        self._held.clear()
 
     async def ping(self) -> None:
         """Ask the cluster for the topics."""
@@ -63,25 +75,31 @@ class KafkaReceiver:
 
     async def receive(self, *, limit: int) -> Sequence[IncomingMessage]:
         session = await self._connection.get()
-        return [decode(record, token=(session, record)) for record in await session.receive(limit)]
+        received = [decode(record, token=(session, record)) for record in await session.receive(limit)]
+        for one in received:
+            self._held.add(one.token[1], count_bytes(one.headers, one.body))
+        return received
 
     async def acknowledge(self, received: IncomingMessage) -> None:
         session, record = received.token
+        self._held.remove(record)
         if self._connection.is_current(session):
             await session.acknowledge(record)
 
     async def give_back(self, received: IncomingMessage) -> None:
         session, record = received.token
+        self._held.remove(record)
         if self._connection.is_current(session):
             await session.give_back(record)
 
     async def _start_session(self) -> ConsumerSession:
         return await ConsumerSession.start(
-            self._config,
+            {**build_fetch_config(self._held.limit), **self._config},
             topics=self.settings.topics,
             where=self.settings.display_url,
             seconds=self.settings.timeout.total_seconds(),
             hide=self._hide,
+            held=self._held,
         )
 
     def _hide(self, text: str) -> str:
@@ -91,7 +109,7 @@ class KafkaReceiver:
 class ConsumerSession:
     """One membership in the group, seen from the event loop. Its records can be acknowledged by it alone."""
 
-    def __init__(self, *, where: str, hide: Callable[[str], str]) -> None:
+    def __init__(self, *, where: str, hide: Callable[[str], str], held: HeldBytes) -> None:
         self.reason: str | None = None
         """The reason why it has ended; None while it lasts."""
         self._where = where
@@ -101,14 +119,17 @@ class ConsumerSession:
         self._handed_out: set[ConsumedRecord] = set()
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._changed = asyncio.Event()
+        self._held = held
+        held.on_room = self._changed.set
         self._poller_closed = asyncio.Event()
 
     @classmethod
     async def start(
-        cls, config: ClientConfig, *, topics: Sequence[str], where: str, seconds: float, hide: Callable[[str], str]
-    ) -> Self:
+        cls, config: ClientConfig, *, topics: Sequence[str], where: str, seconds: float, hide: Callable[[str], str],
+        held: HeldBytes,
+    ) -> Self:  # fmt: skip
         """Join the group; raise `TransportUnavailable` if the cluster or a topic cannot be reached."""
-        session = cls(where=where, hide=hide)
+        session = cls(where=where, hide=hide, held=held)
         session._poller = ConsumerPoller(
             config,
             topics=topics,
@@ -137,15 +158,24 @@ class ConsumerSession:
         while True:
             if self.reason is not None:
                 raise TransportUnavailable(self.reason)
-            assigned = deque(record for record in self._waiting if record.progress.is_assigned)
+            self._drop_revoked()
+            assigned = self._waiting
             if assigned:
                 taken = [assigned.popleft() for _ in range(min(limit, len(assigned)))]
-                self._waiting = assigned
                 self._handed_out.update(taken)
                 return taken
             self._changed.clear()
-            self._poller.fetch(limit)
+            if not self._held.is_full:
+                self._poller.fetch(limit, size=self._held.room)
             await self._changed.wait()
+
+    def _drop_revoked(self) -> None:
+        """Drop waiting records of partitions that belong to another consumer now."""
+        revoked = [record for record in self._waiting if not record.progress.is_assigned]
+        if revoked:
+            self._waiting = deque(record for record in self._waiting if record.progress.is_assigned)
+            for record in revoked:
+                self._held.remove(record)
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Settle a record and wait until that is committed.
@@ -161,7 +191,9 @@ class ConsumerSession:
         """Deliver a record again, here or to the partition's next owner. Kafka itself takes nothing back."""
         if self.reason is None and record in self._handed_out:
             self._handed_out.discard(record)
-            self._waiting.appendleft(ConsumedRecord(record.progress, record.offset, record.message, True))
+            again = ConsumedRecord(record.progress, record.offset, record.message, True)
+            self._waiting.appendleft(again)
+            self._held.add(again, again.size)
             self._changed.set()
 
     async def close(self) -> None:
@@ -181,6 +213,8 @@ class ConsumerSession:
     def _end(self, why: str) -> None:
         if self.reason is None:
             self.reason = str(connection_broken_error(self._where, why))
+        for record in self._waiting:
+            self._held.remove(record)
         self._waiting.clear()
         self._changed.set()
         for answer in tuple(self._unanswered):
@@ -192,6 +226,8 @@ class ConsumerSession:
     def on_records(self, records: Sequence[ConsumedRecord]) -> None:
         if self.reason is None:
             self._waiting.extend(records)
+            for record in records:
+                self._held.add(record, record.size)
             self._changed.set()
 
     def on_revoked(self) -> None:

@@ -32,6 +32,7 @@ ClientConfig = dict[str, str | int | bool]
 _DEFAULT_PORT: Final = 9092
 _MIN_TIMEOUT: Final = timedelta(milliseconds=500)
 _MAX_COUNT: Final = 1_000_000_000
+_FETCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class KafkaSettings(BrokerSettings, frozen=True, kw_only=True):
@@ -272,6 +273,16 @@ def build_consumer_config(settings: KafkaReceiverSettings, *, environ: Mapping[s
         "partition.assignment.strategy": settings.assignor,
         "session.timeout.ms": session_timeout,
         "heartbeat.interval.ms": min(3_000, session_timeout // 4),
+    }
+
+
+def build_fetch_config(pending_bytes: int) -> ClientConfig:
+    """Build the limits of what the client fetches in advance. `client.…` sets others."""
+    size = min(_FETCH_BYTES, pending_bytes)
+    return {
+        "queued.max.messages.kbytes": max(1, size // 1024),
+        # The client takes none below the largest message that it would send. Larger messages come one by one.
+        "fetch.max.bytes": max(1_000_000, size),
     }
 
 

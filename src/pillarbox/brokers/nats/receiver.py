@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from pillarbox.brokers.errors import connection_broken_error
+from pillarbox.brokers.held_bytes import HeldBytes, count_bytes
 from pillarbox.brokers.nats.connection import Server, close_client, connect_client
 from pillarbox.brokers.nats.encoding import Delivery, parse_delivery, to_incoming_message
 from pillarbox.brokers.nats.errors import describe_error
@@ -47,6 +48,10 @@ _IN_PROGRESS: Final = b"+WPI"
 _HEARTBEAT_STATUS: Final = "100"
 _EXPIRED_STATUSES: Final = frozenset({"404", "408"})
 """A pull request ended, because nothing came in time."""
+_NEXT_IS_LARGE: Final = ("409", "Message Size Exceeds MaxBytes")
+"""A pull request ended, because the next message is larger than what is left of its `max_bytes`."""
+_FULL_STATUSES: Final = frozenset({_NEXT_IS_LARGE, ("409", "Batch Completed")})
+"""A pull request ended, because its `max_bytes` are used up."""
 
 
 class NatsReceiver:
@@ -60,13 +65,22 @@ class NatsReceiver:
         self.features = ReceiverFeatures(name=NAME)
         """The horizon is the stream's `max_age`, and known once this is open."""
         self.settings = settings
+        self._held = HeldBytes()
         self._server = Server.from_settings(settings, environ=environ)
         self._subscription = ReconnectingConnection(
-            lambda: PullSubscription.connect(self._server, settings), owner="nats receiver"
+            lambda: PullSubscription.connect(self._server, settings, held=self._held), owner="nats receiver"
         )
 
     def __repr__(self) -> str:
         return f"NatsReceiver({self.settings!r})"
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._held.limit
+
+    @pending_bytes.setter
+    def pending_bytes(self, limit: int) -> None:
+        self._held.limit = limit
 
     async def open(self) -> None:
         await self._subscription.open()
@@ -80,6 +94,7 @@ class NatsReceiver:
 
     async def close(self) -> None:
         await self._subscription.close()
+        self._held.clear()
 
     async def ping(self) -> None:
         """Look up the durable consumer, and declare it again, in case somebody removed it."""
@@ -96,11 +111,13 @@ class NatsReceiver:
 
     async def acknowledge(self, received: IncomingMessage) -> None:
         subscription, reply = received.token
+        self._held.remove(received.token)
         if self._subscription.is_current(subscription):
             await subscription.acknowledge(reply)
 
     async def give_back(self, received: IncomingMessage) -> None:
         subscription, reply = received.token
+        self._held.remove(received.token)
         if self._subscription.is_current(subscription):
             await subscription.give_back(reply)
 
@@ -135,11 +152,19 @@ class RedeliveryBarrier:
             return True
         return now >= self._alive_at or (now >= self._dead_until and state.waiting > requests)
 
+    def is_redelivered(self, *, now: float) -> bool:
+        """Return True when the server delivers what dead receivers had before it delivers anything else."""
+        return now >= self._redelivered_at
+
+    def is_newer(self, sequence: int) -> bool:
+        """Return True for a message that no other receiver had."""
+        return sequence > self._last
+
     def may_pull(self, *, newest: int, in_hand: int, limit: int, now: float) -> bool:
         """Return True if more messages may be pulled."""
         # The server redelivers before it delivers anything new, so newer messages mean that nothing was redelivered
         # yet: more of them would only pile up here.
-        return (newest <= self._last or now >= self._redelivered_at) and in_hand < self._unacknowledged + 2 * limit
+        return (newest <= self._last or self.is_redelivered(now=now)) and in_hand < self._unacknowledged + 2 * limit
 
 
 class PullSubscription:
@@ -148,8 +173,11 @@ class PullSubscription:
     Up until `reason` says why it broke.
     """
 
-    def __init__(self, server: Server, settings: NatsReceiverSettings) -> None:
+    def __init__(self, server: Server, settings: NatsReceiverSettings, *, held: HeldBytes) -> None:
         self.client = server.build_client()
+        self._held = held
+        self._is_next_large = False
+        """The next message of the stream does not fit into the room that the last request named."""
         self.reason: str | None = None
         self._where = server.where
         self._settings = settings
@@ -174,12 +202,12 @@ class PullSubscription:
         self._nak_timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def connect(cls, server: Server, settings: NatsReceiverSettings) -> Self:
+    async def connect(cls, server: Server, settings: NatsReceiverSettings, *, held: HeldBytes) -> Self:
         """Subscribe to the durable consumer; raise `TransportUnavailable` when that is not possible."""
 
         async def connect_to(address: str, seconds: float) -> Self:
             # A new one for each address: a client that failed reports its end to the subscription it belongs to.
-            subscription = cls(server, settings)
+            subscription = cls(server, settings, held=held)
             await connect_client(
                 subscription.client,
                 server,
@@ -194,6 +222,7 @@ class PullSubscription:
             server.addresses, connect_to, seconds=server.seconds, errors=TransportUnavailable
         )
         try:
+            held.on_room = subscription._changed.set
             await subscription._start()
         except BaseException:
             await subscription.close()
@@ -228,7 +257,7 @@ class PullSubscription:
             self._changed.clear()
             await self._pull(limit)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._request_ends_at):
+                async with asyncio.timeout_at(None if self._held.is_full else self._request_ends_at):
                     await self._changed.wait()
 
     async def _wait_for_redeliveries(self, barrier: RedeliveryBarrier, limit: int) -> None:
@@ -242,6 +271,12 @@ class PullSubscription:
             info = await ensure_consumer(self.client, self._settings, where=self._where)
             if barrier.is_over(ConsumerState.from_info(info), in_hand=in_hand, requests=requests, now=clock()):
                 break
+            if self._held.is_full and self._waiting and barrier.is_redelivered(now=clock()):
+                # There is no room for the rest of the old ones. Newer ones make room for them.
+                newer = [delivery for delivery in self._waiting if barrier.is_newer(delivery.sequence)]
+                if not newer:
+                    break
+                await self._return_waiting(newer)
             newest = max((delivery.sequence for delivery in self._waiting), default=0)
             if barrier.may_pull(newest=newest, in_hand=in_hand, limit=limit, now=clock()):
                 await self._pull(limit)
@@ -249,14 +284,30 @@ class PullSubscription:
         self._waiting = deque(sorted(self._waiting, key=lambda delivery: delivery.sequence))
         self._barrier = None
 
+    async def _return_waiting(self, deliveries: Sequence[Delivery]) -> None:
+        replies = {delivery.reply for delivery in deliveries}
+        self._waiting = deque(delivery for delivery in self._waiting if delivery.reply not in replies)
+        for reply in replies:
+            self._held.remove((self, reply))
+            self._to_give_back[reply] = self._in_hand.pop(reply)
+        await self._send_naks()
+
     async def _pull(self, limit: int) -> None:
-        """Send a pull request, unless an earlier one may still bring something."""
+        """Send a pull request, unless an earlier one may still bring something, or too many bytes are held."""
         now = asyncio.get_running_loop().time()
+        if self._held.is_full:
+            return
         if self._outstanding > 0 and now < self._request_ends_at:
             return
         self._request, self._outstanding = self._request + 1, limit
         self._request_ends_at = now + _EXPIRES + _CLOSE_TIMEOUT
-        body = msgspec.json.encode({"batch": limit, "expires": round(_EXPIRES * 1_000_000_000)})
+        request = {"batch": limit, "expires": round(_EXPIRES * 1_000_000_000)}
+        if self._is_next_large:
+            request["batch"] = self._outstanding = 1
+        else:
+            request["max_bytes"] = self._held.room
+        self._is_next_large = False
+        body = msgspec.json.encode(request)
         await self._publish({self._pull_subject: body}, reply=f"{self._inbox}.{self._request}")
 
     async def acknowledge(self, reply: str) -> None:
@@ -297,6 +348,8 @@ class PullSubscription:
     def _break(self, why: str) -> None:
         if self.reason is None:
             self.reason = str(connection_broken_error(self._where, why))
+        for delivery in self._waiting:
+            self._held.remove((self, delivery.reply))
         self._waiting.clear()
         self._changed.set()
         if self._heartbeat is not None:
@@ -333,6 +386,7 @@ class PullSubscription:
         elif self.reason is None:
             self._in_hand[delivery.reply] = delivery.sequence
             self._waiting.append(delivery)
+            self._held.add((self, delivery.reply), count_bytes(message.headers or {}, message.data))
             self._outstanding -= 1
             self._changed.set()
 
@@ -342,7 +396,8 @@ class PullSubscription:
         status, text = headers.get("Status", ""), headers.get("Description", "")
         if status == _HEARTBEAT_STATUS or not message.subject.endswith(f".{self._request}"):
             return
-        if status in _EXPIRED_STATUSES:
+        if status in _EXPIRED_STATUSES or (status, text) in _FULL_STATUSES:
+            self._is_next_large = (status, text) == _NEXT_IS_LARGE
             self._outstanding = 0
             self._changed.set()
         else:

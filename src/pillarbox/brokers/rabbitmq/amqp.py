@@ -36,6 +36,7 @@ __all__ = [
     "FRAME_MAX",
     "HEADER",
     "HEARTBEAT_FRAME",
+    "MAX_BODY",
     "METHOD",
     "NACK",
     "PROTOCOL_HEADER",
@@ -176,9 +177,9 @@ def encode_queue_bind(channel: int, queue: str, exchange: str, routing_key: str)
     return _encode_method(channel, b"\x00\x32\x00\x14\x00\x00" + names + b"\x00" + _encode_table({}))
 
 
-def encode_consume(channel: int, queue: str) -> bytes:
-    """Encode the subscription to a queue, with manual acknowledgement. The broker chooses the consumer's tag."""
-    names = _encode_short(queue) + _encode_short("")
+def encode_consume(channel: int, queue: str, *, tag: str = "") -> bytes:
+    """Encode the subscription to a queue, with manual acknowledgement. Without a tag the broker chooses one."""
+    names = _encode_short(queue) + _encode_short(tag)
     return _encode_method(channel, b"\x00\x3c\x00\x14\x00\x00" + names + b"\x00" + _encode_table({}))
 
 
@@ -319,6 +320,16 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     routing_key: str
     properties: Properties
     body: bytes
+    header_size: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the properties and the body."""
+        return self.header_size + len(self.body)
+
+
+MAX_BODY: Final = 512 * 1024 * 1024
+"""Bytes. No RabbitMQ accepts a larger message, whatever its settings."""
 
 
 class DeliveryReader:
@@ -327,6 +338,7 @@ class DeliveryReader:
     def __init__(self) -> None:
         self._method: tuple[int, bool, str] | None = None
         self._properties: Properties | None = None
+        self._header_size = 0
         self._missing = 0
         self._pieces: list[bytes] = []
 
@@ -339,6 +351,9 @@ class DeliveryReader:
             return None
         if kind == HEADER and self._method is not None and self._properties is None:
             self._missing, self._properties = read_content_header(payload)
+            self._header_size = len(payload)
+            if self._missing > MAX_BODY:
+                raise NotAmqp(f"it announced a message of {self._missing} bytes, and RabbitMQ has none over {MAX_BODY}")
         elif kind == BODY and self._properties is not None and len(payload) <= self._missing:
             self._missing -= len(payload)
             self._pieces.append(payload)
@@ -349,7 +364,7 @@ class DeliveryReader:
     def _take(self) -> Delivery:
         assert self._method is not None and self._properties is not None  # noqa: PT018, S101
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        delivery = Delivery(*self._method, self._properties, body)
+        delivery = Delivery(*self._method, self._properties, body, self._header_size)
         self._method = self._properties = None
         self._pieces = []
         return delivery

@@ -83,6 +83,9 @@ class Connection:
         self._received_at = self._loop.time()
         self.frame_max = FRAME_MAX
         self._channel_max = _MAX_CHANNELS
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._paused = asyncio.Event()
         self.written = 0
         """Bytes written so far."""
         self.server_version = ""
@@ -158,6 +161,25 @@ class Connection:
         self._writer.write(data)
         self.written += len(data)
 
+    def pause_reading(self) -> None:
+        """Leave what the broker sends in the network, until `resume_reading`. Heartbeats go out meanwhile."""
+        self._may_read.clear()
+        self._paused.set()
+
+    def resume_reading(self) -> None:
+        if self.is_paused:
+            self._received_at = self._loop.time()
+            self._may_read.set()
+            self._paused.clear()
+
+    async def wait_for_pause(self) -> None:
+        """Wait until nothing is read."""
+        await self._paused.wait()
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._may_read.is_set()
+
     def count_sent(self) -> int:
         """Return how many of the written bytes the network has taken."""
         return self.written - self._writer.transport.get_write_buffer_size()
@@ -224,7 +246,7 @@ class Connection:
 
     def _keep_alive(self, seconds: int) -> None:
         """Send a heartbeat twice per interval, and give up a broker that sends nothing for two of them."""
-        if self._loop.time() - self._received_at > 2 * seconds:
+        if not self.is_paused and self._loop.time() - self._received_at > 2 * seconds:
             self.abort(f"it sent nothing for {2 * seconds} s")
         if self.reason is None:
             self._writer.write(HEARTBEAT_FRAME)
@@ -240,6 +262,7 @@ class Connection:
                 self._buffer += chunk
                 for kind, channel, payload in split_frames(self._buffer, frame_max=self.frame_max):
                     self._receive(kind, channel, payload)
+                await self._may_read.wait()
         except OSError as error:
             reason = Broken(describe_error(error))
         except NotAmqp as error:

@@ -107,17 +107,20 @@ class RabbitmqReceiverSettings(RabbitmqConnectionSettings, frozen=True, kw_only=
     queue: str = ""
     """The queue that is read. Must be given."""
     prefetch: int = 2_000
-    """The number of messages that the broker delivers before it waits for acknowledgements.
+    """The largest number of messages that the broker delivers before it waits for acknowledgements.
 
-    What a consumer sets aside, behind failing or slow messages of a key, counts too. It cannot be raised later: another
-    subscription would get its share of the messages in turns, and a quorum queue would deliver them out of order.
+    What a consumer sets aside, behind failing or slow messages of a key, counts too. The receiver begins with one, and
+    uses fewer where the messages are large.
     """
     declare: bool = False
     """Declare the queue, durable, if it is missing, and the exchange, and bind them. What exists stays as it is."""
     queue_type: Literal["quorum", "classic"] = "quorum"
     """What to declare the queue as."""
     single_active: bool = False
-    """Declare a queue that delivers to one consumer at a time: order per key outlives a crash."""
+    """The queue delivers to one consumer at a time: order per key outlives a crash. A declared queue becomes one.
+
+    The prefetch does not adapt then: with every change another consumer would get its turn.
+    """
     exchange: str = "pillarbox"
     """The exchange that a declared queue is bound to."""
     exchange_type: str = "topic"

@@ -26,6 +26,7 @@ from pillarbox.tasks import cancel_all
 __all__ = ["Connection", "ConnectionBroken", "ConnectionPool", "Server", "SharedConnection", "connect"]
 
 try:
+    from redis._parsers import _AsyncRESP2Parser
     from redis.asyncio.connection import Connection as RedisConnection
     from redis.asyncio.connection import SSLConnection
     from redis.asyncio.retry import Retry
@@ -56,6 +57,16 @@ _IDLE: Final = 1.0
 _UNREADABLE: Final = (ValueError, TypeError, IndexError, RecursionError)
 """redis-py raises these for replies that no Redis sends: a length that is no number, lists in lists without end."""
 _NOT_REDIS: Final = "it does not answer as Redis does"
+
+
+class _BoundedParser(_AsyncRESP2Parser):
+    """Reads no value that is announced larger than any server sends: it would fill the memory."""
+
+    async def _read(self, length: int) -> bytes:
+        if length > _DEFAULT_MAX_FIELD:
+            raise ValueError(length)
+        value: bytes = await super()._read(length)
+        return value
 
 
 class ConnectionBroken(Exception):
@@ -246,6 +257,7 @@ def _build_driver_connection(
         password=login.password,
         client_name="pillarbox",
         protocol=2,
+        parser_class=_BoundedParser,
         # It would send a failed command again, up to ten times: an entry for each.
         retry=Retry(NoBackoff(), 0),
         socket_connect_timeout=seconds,

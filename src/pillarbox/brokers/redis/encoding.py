@@ -212,6 +212,11 @@ class Delivery(msgspec.Struct, frozen=True, eq=False):
     """Names and values by turns."""
     redelivered: bool
 
+    @property
+    def size(self) -> int:
+        """Bytes of all names and values."""
+        return sum(map(len, self.fields))
+
 
 class ReadReply(NamedTuple):
     """The reply to XREADGROUP."""

@@ -59,8 +59,8 @@ class ErrorReply(str):
         return self.partition(" ")[0]
 
 
-def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
-    """Return the answer in the reply to XADD. `is_fixed`: all messages go to this key, not only those of one topic."""
+def read_add_reply(reply: object, *, key: str) -> Answer:
+    """Return the answer in the reply to XADD."""
     if isinstance(reply, bytes):
         return DELIVERED
     stream = repr(redact_line(key, limit=100))
@@ -72,9 +72,6 @@ def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
     text = redact_line(reply).rstrip(".")
     if _TOO_LARGE in reply:
         return Outcome(False, f"Redis takes no field as large as this one: {text}.", rejected=True)
-    if reply.code == "WRONGTYPE" and not is_fixed:
-        # The message chose the key of something else: that is its own fault, and no outage of the others.
-        return Outcome(False, f"The key {stream} holds something else than a stream ({text}).", rejected=True)
     if advice := _MISSING.get(reply.code):
         error = f"Redis does not take messages for the stream {stream} ({text}): {advice}."
         return Outcome(False, error, not_now=True, missing=True)
@@ -84,7 +81,7 @@ def read_add_reply(reply: object, *, key: str, is_fixed: bool = True) -> Answer:
     return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.", not_now=is_full)
 
 
-def read_run_reply(reply: object, *, key: str, count: int, is_fixed: bool = True) -> list[Answer]:
+def read_run_reply(reply: object, *, key: str, count: int) -> list[Answer]:
     """Return the answers in the reply to a script that adds `count` messages: those that were tried.
 
     The last one may be a failure, and after it nothing was added. Of an error in place of the list nobody knows the
@@ -92,12 +89,12 @@ def read_run_reply(reply: object, *, key: str, count: int, is_fixed: bool = True
     """
     if isinstance(reply, list) and reply:
         plain = [_strip_position(one) if isinstance(one, ErrorReply) else one for one in reply[:count]]
-        return [read_add_reply(one, key=key, is_fixed=is_fixed) for one in plain]
+        return [read_add_reply(one, key=key) for one in plain]
     if isinstance(reply, ErrorReply) and _TOO_LARGE in reply:
         # It is one of the messages that is too large, and the server has read none of them.
         text = redact_line(reply).rstrip(".")
         return [NotAnswered(f"Redis takes no field as large as one of these messages has ({text}).")] * count
-    return [read_add_reply(reply if isinstance(reply, ErrorReply) else [], key=key, is_fixed=is_fixed)]
+    return [read_add_reply(reply if isinstance(reply, ErrorReply) else [], key=key)]
 
 
 def _strip_position(reply: ErrorReply) -> ErrorReply:

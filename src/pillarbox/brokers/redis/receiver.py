@@ -8,9 +8,10 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from pillarbox.brokers.errors import connection_broken_error
+from pillarbox.brokers.held_bytes import BatchSize, HeldBytes
 from pillarbox.brokers.reconnecting import ReconnectingConnection
 from pillarbox.brokers.redis.connection import ConnectionBroken, Server, SharedConnection, connect
 from pillarbox.brokers.redis.encoding import (
@@ -23,7 +24,12 @@ from pillarbox.brokers.redis.encoding import (
     parse_read_reply,
     to_incoming_message,
 )
-from pillarbox.brokers.redis.errors import ErrorReply, describe_error_reply, is_missing_group
+from pillarbox.brokers.redis.errors import (
+    ErrorReply,
+    describe_error_reply,
+    is_missing_group,
+    is_script_refusal,
+)
 from pillarbox.brokers.redis.settings import (
     GIVEN_BACK,
     NAME,
@@ -43,12 +49,63 @@ _BLOCK: Final = 5.0
 """Seconds that a read waits at the server. Within them, entries that were given back are noticed."""
 _CLOSE_TIMEOUT: Final = 5.0
 _START: Final = "0-0"
+_READ_BYTES: Final = 8 * 1024 * 1024
+"""Of one reply: redis-py keeps it twice while it is read."""
 _PAGE: Final = 1_000
 _REMOVE_CONSUMER: Final = (
     "if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then "
     "return redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end"
 )
 """One step, because the pending entries of a consumer are forgotten with it, and never delivered again."""
+
+
+_READ: Final = """
+local from, found, size = ARGV[3], {}, 0
+while #found < tonumber(ARGV[4]) do
+  local reply = redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', '1', 'STREAMS', KEYS[1], from)
+  if reply and reply.err then
+    if #found == 0 then return reply end
+    break
+  end
+  local entry = reply and reply[1] and reply[1][2][1]
+  if not entry then break end
+  found[#found + 1] = entry
+  for _, field in ipairs(entry[2] or {}) do size = size + #field end
+  if size >= tonumber(ARGV[5]) then break end
+  if from ~= '>' then from = entry[1] end
+end
+return {{KEYS[1], found}}
+"""
+"""Read entries up to a number and a size: COUNT counts entries, and they may be of any size."""
+_CLAIM: Final = """
+local cursor, found, gone, size = ARGV[4], {}, {}, 0
+while #found < tonumber(ARGV[5]) do
+  local reply = redis.pcall('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], cursor, 'COUNT', '1')
+  if reply.err then
+    if #found == 0 then return reply end
+    break
+  end
+  cursor = reply[1]
+  for _, id in ipairs(reply[3] or {}) do gone[#gone + 1] = id end
+  for _, entry in ipairs(reply[2]) do
+    if entry and entry[2] then
+      found[#found + 1] = entry
+      for _, field in ipairs(entry[2]) do size = size + #field end
+    end
+  end
+  if cursor == '0-0' or size >= tonumber(ARGV[6]) then break end
+end
+return {cursor, found, gone}
+"""
+"""Claim entries up to a number and a size."""
+
+
+class Batch(NamedTuple):
+    """How much to read at once, at least one entry."""
+
+    limit: int
+    size: int
+    """Bytes. The last entry may exceed them."""
 
 
 class RedisReceiver:
@@ -63,19 +120,30 @@ class RedisReceiver:
         self.settings = settings
         self.name = settings.consumer or build_consumer_name()
         """The name of this consumer in the group."""
+        self._held = HeldBytes()
         self._server = Server.from_settings(settings.server, environ=environ)
         self._consumer = ReconnectingConnection(
-            lambda: GroupConsumer.connect(self._server, settings, name=self.name), owner="redis receiver"
+            lambda: GroupConsumer.connect(self._server, settings, name=self.name, held=self._held),
+            owner="redis receiver",
         )
 
     def __repr__(self) -> str:
         return f"RedisReceiver({self.settings!r})"
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._held.limit
+
+    @pending_bytes.setter
+    def pending_bytes(self, limit: int) -> None:
+        self._held.limit = limit
 
     async def open(self) -> None:
         await self._consumer.open()
 
     async def close(self) -> None:
         await self._consumer.close()
+        self._held.clear()
 
     async def ping(self) -> None:
         """Look up the group, and declare it again, in case somebody removed it."""
@@ -92,11 +160,13 @@ class RedisReceiver:
 
     async def acknowledge(self, received: IncomingMessage) -> None:
         consumer, delivery = received.token
+        self._held.remove(delivery)
         if self._consumer.is_current(consumer):
             await consumer.acknowledge(delivery)
 
     async def give_back(self, received: IncomingMessage) -> None:
         consumer, delivery = received.token
+        self._held.remove(delivery)
         if self._consumer.is_current(consumer):
             await consumer.give_back(delivery)
 
@@ -112,8 +182,9 @@ class GroupConsumer:
     A read blocks its connection while it waits at the server, so there is another connection for the rest.
     """
 
-    def __init__(self, settings: RedisReceiverSettings, *, group: _Group, where: str) -> None:
+    def __init__(self, settings: RedisReceiverSettings, *, group: _Group, where: str, held: HeldBytes) -> None:
         self.reason: str | None = None
+        self._held = held
         self._group = group
         self._where = where
         self._stream = settings.stream
@@ -128,6 +199,7 @@ class GroupConsumer:
         """All that came and is neither acknowledged nor given back."""
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
+        held.on_room = self._wanted.set
         self._limit = 1
         self._takers = 0
         self._own_after: str | None = _START
@@ -139,10 +211,10 @@ class GroupConsumer:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def connect(cls, server: Server, settings: RedisReceiverSettings, *, name: str) -> Self:
+    async def connect(cls, server: Server, settings: RedisReceiverSettings, *, name: str, held: HeldBytes) -> Self:
         """Connect to the group; raise `TransportUnavailable` when that is not possible."""
         group = _Group(settings, name=name, where=server.where)
-        consumer = cls(settings, group=group, where=server.where)
+        consumer = cls(settings, group=group, where=server.where, held=held)
         seconds = settings.timeout.total_seconds()
         consumer._caller = SharedConnection(await connect(server), seconds=seconds, on_broken=consumer._break)
         try:
@@ -209,28 +281,30 @@ class GroupConsumer:
     async def _read_entries(self) -> None:
         with self._break_on_error():
             while not self._is_leaving:
-                if self._waiting or not self._takers:
+                if self._waiting or not self._takers or self._held.is_full:
                     self._wanted.clear()
                     await self._wanted.wait()
                     continue
                 for delivery in await self._fetch(self._limit):
                     self._in_hand[delivery.id] = delivery
                     self._waiting.append(delivery)
+                    self._held.add(delivery, delivery.size)
                 if self._waiting:
                     self._changed.set()
 
     async def _fetch(self, limit: int) -> Sequence[Delivery]:
         """Fetch what was ours before, then what others abandoned, then what is new: about the stream's order."""
+        batch = Batch(limit, min(self._held.room, _READ_BYTES))
         if self._own_after is not None:
-            return await self._fetch_own(self._own_after, limit)
+            return await self._fetch_own(self._own_after, batch)
         now = asyncio.get_running_loop().time()
         if now >= self._claim_at:
-            return await self._claim_abandoned(limit)
-        reply = await self._group.read_new(self._reader, limit=limit, seconds=min(_BLOCK, self._claim_at - now))
+            return await self._claim_abandoned(batch)
+        reply = await self._group.read_new(self._reader, batch=batch, seconds=min(_BLOCK, self._claim_at - now))
         return reply.deliveries
 
-    async def _fetch_own(self, after: str, limit: int) -> Sequence[Delivery]:
-        reply = await self._group.read_own(self._reader, after=after, limit=limit)
+    async def _fetch_own(self, after: str, batch: Batch) -> Sequence[Delivery]:
+        reply = await self._group.read_own(self._reader, after=after, batch=batch)
         if reply.trimmed:
             await self._group.acknowledge(self._caller, *reply.trimmed)
             self._warn_of_loss(reply.trimmed)
@@ -238,9 +312,9 @@ class GroupConsumer:
         self._own_after = max(ids, key=parse_entry_id) if ids else None
         return reply.deliveries
 
-    async def _claim_abandoned(self, limit: int) -> Sequence[Delivery]:
+    async def _claim_abandoned(self, batch: Batch) -> Sequence[Delivery]:
         self._claim_at = asyncio.get_running_loop().time() + min(_BLOCK, self._renew_interval)
-        reply = await self._group.claim_abandoned(self._reader, cursor=self._cursor, limit=limit)
+        reply = await self._group.claim_abandoned(self._reader, cursor=self._cursor, batch=batch)
         self._cursor = reply.cursor
         if reply.cursor != _START:
             self._claim_at = 0.0
@@ -286,6 +360,8 @@ class GroupConsumer:
     def _end(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
+        for delivery in self._waiting:
+            self._held.remove(delivery)
         self._waiting.clear()
         self._changed.set()
 
@@ -319,6 +395,9 @@ class _Group:
         self._where = where
         self._group_args = (settings.stream, settings.group)
         self._min_idle = str(round(settings.claim_after.total_seconds() * 1000))
+        self._may_run_scripts = True
+        self._fallback = BatchSize()
+        """For a login that may run no scripts."""
 
     async def ensure(self, connection: SharedConnection) -> None:
         """Look up the group; create it if it does not exist and `declare` is set."""
@@ -331,20 +410,58 @@ class _Group:
 
     # --- reading ---
 
-    async def read_own(self, connection: SharedConnection, *, after: str, limit: int) -> ReadReply:
+    async def read_own(self, connection: SharedConnection, *, after: str, batch: Batch) -> ReadReply:
         """Read the entries that are pending for this consumer's name, from before this connection."""
-        return parse_read_reply(await self._read(connection, after, "COUNT", str(limit)), redelivered=True)
+        return await self._read_batch(connection, after, batch, redelivered=True)
 
-    async def read_new(self, connection: SharedConnection, *, limit: int, seconds: float) -> ReadReply:
+    async def read_new(self, connection: SharedConnection, *, batch: Batch, seconds: float) -> ReadReply:
         """Read entries that no consumer has had, and wait so long for the first."""
+        if self._may_run_scripts:
+            reply = await self._read_batch(connection, ">", batch, redelivered=False)
+            if reply.deliveries:
+                return reply
+        count = 1 if self._may_run_scripts else self._fallback.choose(*batch)
         milliseconds = str(max(1, round(seconds * 1000)))  # 0 would be for ever
-        words = ("COUNT", str(limit), "BLOCK", milliseconds)
-        return parse_read_reply(await self._read(connection, ">", *words, blocks=seconds), redelivered=False)
+        words = ("COUNT", str(count), "BLOCK", milliseconds)
+        reply = parse_read_reply(await self._read(connection, ">", *words, blocks=seconds), redelivered=False)
+        self._fallback.learn([delivery.size for delivery in reply.deliveries])
+        return reply
 
-    async def claim_abandoned(self, connection: SharedConnection, *, cursor: str, limit: int) -> ClaimReply:
+    async def _read_batch(
+        self, connection: SharedConnection, start: str, batch: Batch, *, redelivered: bool
+    ) -> ReadReply:
+        stream, group = self._group_args
+        if self._may_run_scripts:
+            words = (_READ, "1", stream, group, self.name, start, str(batch.limit), str(batch.size))
+            reply = await self._run_script(connection, *words)
+            if reply is not None:
+                return parse_read_reply(reply, redelivered=redelivered)
+        count = str(self._fallback.choose(*batch))
+        found = parse_read_reply(await self._read(connection, start, "COUNT", count), redelivered=redelivered)
+        self._fallback.learn([delivery.size for delivery in found.deliveries])
+        return found
+
+    async def claim_abandoned(self, connection: SharedConnection, *, cursor: str, batch: Batch) -> ClaimReply:
         """Claim entries that their consumers have not renewed for too long, and those that were given back."""
-        words = ("XAUTOCLAIM", *self._group_args, self.name, self._min_idle, cursor, "COUNT", str(limit))
-        return parse_claim_reply(await self._call(connection, *words))
+        stream, group = self._group_args
+        if self._may_run_scripts:
+            words = (_CLAIM, "1", stream, group, self.name, self._min_idle, cursor, str(batch.limit), str(batch.size))
+            reply = await self._run_script(connection, *words)
+            if reply is not None:
+                return parse_claim_reply(reply)
+        count = str(self._fallback.choose(*batch))
+        claim = ("XAUTOCLAIM", *self._group_args, self.name, self._min_idle, cursor, "COUNT", count)
+        found = parse_claim_reply(await self._call(connection, *claim))
+        self._fallback.learn([delivery.size for delivery in found.deliveries])
+        return found
+
+    async def _run_script(self, connection: SharedConnection, *words: str) -> object:
+        """Run a script; return None when it fails. The plain command then says more about the reason."""
+        reply = await self._try_call(connection, "EVAL", *words)
+        if not isinstance(reply, ErrorReply):
+            return reply
+        self._may_run_scripts = not is_script_refusal(reply)
+        return None
 
     async def _read(self, connection: SharedConnection, start: str, *options: str, blocks: float = 0.0) -> object:
         stream, group = self._group_args

@@ -114,7 +114,6 @@ class RedisTransport:
                 has_scripts=self._has_scripts,
                 durability=self.settings.required_durability,
                 wait=self._wait,
-                is_fixed="{" not in self.settings.key,
             )
             try:
                 async with asyncio.timeout(self._seconds):
@@ -165,7 +164,6 @@ class _Pipeline:
         has_scripts: bool,
         durability: Durability,
         wait: bytes | None,
-        is_fixed: bool,
     ) -> None:
         self.answers: list[Answer | None] = [message if isinstance(message, Outcome) else None for message in messages]
         self.is_written = False
@@ -175,7 +173,6 @@ class _Pipeline:
         self._messages = messages
         self._durability = durability
         self._wait = wait
-        self._is_fixed = is_fixed
         in_runs = {index for run in runs for index in run}
         self._singles = [
             (index, message)
@@ -199,7 +196,7 @@ class _Pipeline:
                 self.is_written = True
                 connection.send(b"".join(pieces))
                 for index, message in singles:
-                    answer = read_add_reply(await connection.read_reply(), key=message.key, is_fixed=self._is_fixed)
+                    answer = read_add_reply(await connection.read_reply(), key=message.key)
                     self.answers[index] = answer
                     if connection.is_broken:
                         self._end(answer)
@@ -266,13 +263,13 @@ class _Pipeline:
         """Record the answers in a reply; return that of the first message, if there is one."""
         indexes, key = command.indexes, command.key
         if len(indexes) == 1:
-            answers: Sequence[Answer] = (read_add_reply(reply, key=key, is_fixed=self._is_fixed),)
+            answers: Sequence[Answer] = (read_add_reply(reply, key=key),)
         elif is_script_refusal(reply):
             self.has_scripts = False
             self._runs.append([*indexes, *command.rest])
             return None
         else:
-            answers = read_run_reply(reply, key=key, count=len(indexes), is_fixed=self._is_fixed)
+            answers = read_run_reply(reply, key=key, count=len(indexes))
         for index, answer in zip(indexes, answers, strict=False):
             self.answers[index] = answer
         rest = [*indexes[len(answers) :], *command.rest]

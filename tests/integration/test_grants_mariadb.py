@@ -308,6 +308,93 @@ def test_rights_that_an_older_release_granted_are_taken_back(granted: Granted) -
     attack(granted, "consumer", ("select * from pillarbox_inbox", "update pillarbox_inbox set status = 'done'"))
 
 
+@pytest.fixture
+def neighbours(granted: Granted) -> Iterator[tuple[str, str]]:
+    """Two accounts, of which one has the other's name and more behind an @: the second is the consumer `mail` alone."""
+    short = f"c_{secrets.token_hex(3)}"
+    accounts = (f"{short}@corp", short)
+    schema = urlsplit(granted.url).path.strip("/")
+    with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
+        run(cursor, *(f"create user '{name}'@'%' identified by '{PASSWORD}'" for name in accounts))
+        try:
+            run(cursor, "delete from pillarbox_inbox")
+            for consumer in ("mail", "sms"):
+                run(
+                    cursor,
+                    "insert into pillarbox_inbox (consumer, source, message_id, status) "
+                    f"values ('{consumer}', 's', 'm', 'failed')",
+                )
+            roles: dict[Role, str] = {"consumer": f"{short}@%"}
+            run(cursor, *split_script(grants(roles, names=Names(schema), consumers=["mail"])))
+            view = f"`{schema}`.pillarbox_own_inbox"
+            run(cursor, f"grant select, insert, update on {view} to '{accounts[0]}'@'%'")
+            yield accounts
+        finally:
+            run(cursor, *(f"drop user '{name}'@'%'" for name in accounts))
+            run(cursor, f"delete from pillarbox_consumer where account in ('{accounts[0]}', '{short}')")
+
+
+def see(granted: Granted, account: str) -> list[bytes]:
+    """Return the consumers whose rows an account sees."""
+    parts = urlsplit(granted.url)
+    with (
+        closing(
+            pymysql.connect(
+                host=parts.hostname or "", port=parts.port or 3306, user=account, password=PASSWORD,
+                database=parts.path.strip("/"),
+            )
+        ) as connection,
+        connection.cursor() as cursor,
+    ):  # fmt: skip
+        run(cursor, "select consumer from pillarbox_own_inbox order by consumer")
+        return [row[0] for row in cursor.fetchall()]
+
+
+def test_an_account_whose_name_begins_like_another_has_none_of_its_rows(
+    granted: Granted, neighbours: tuple[str, str]
+) -> None:
+    longer, short = neighbours
+    assert (see(granted, short), see(granted, longer)) == ([b"mail"], [])
+
+
+def test_an_account_that_is_not_listed_has_no_rows_and_one_of_every_consumer_has_all(
+    granted: Granted, neighbours: tuple[str, str]
+) -> None:
+    longer, short = neighbours
+    schema = urlsplit(granted.url).path.strip("/")
+    with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
+        run(cursor, f"delete from pillarbox_consumer where account = '{short}'")
+        assert (see(granted, short), see(granted, longer)) == ([], [])
+        run(cursor, *split_script(grants({"consumer": f"{longer}@%"}, names=Names(schema))))
+        assert (see(granted, short), see(granted, longer)) == ([], [b"mail", b"sms"])
+        run(cursor, *split_script(grants({"consumer": f"{longer}@%"}, names=Names(schema), consumers=["sms"])))
+        assert (see(granted, short), see(granted, longer)) == ([], [b"sms"])
+
+
+def test_a_consumer_that_reaches_the_view_through_a_role_is_listed_by_its_own_name(
+    granted: Granted, neighbours: tuple[str, str]
+) -> None:
+    """A role is nobody who connects: its name in the list gives its members nothing."""
+    longer, _ = neighbours
+    schema, role = urlsplit(granted.url).path.strip("/"), f"r_{secrets.token_hex(3)}"
+    with closing(connected(granted.url, autocommit=True)) as connection, connection.cursor() as cursor:
+        run(cursor, f"create role {role}")
+        try:
+            run(
+                cursor,
+                f"revoke select, insert, update on `{schema}`.pillarbox_own_inbox from '{longer}'@'%'",
+                f"grant select on `{schema}`.pillarbox_own_inbox to {role}",
+                f"grant {role} to '{longer}'@'%'",
+                f"set default role {role} for '{longer}'@'%'",
+                f"insert into pillarbox_consumer values ('{role}', 'mail')",
+            )
+            assert see(granted, longer) == []
+            run(cursor, f"insert into pillarbox_consumer values ('{longer}', 'sms')")
+            assert see(granted, longer) == [b"sms"]
+        finally:
+            run(cursor, f"drop role {role}", f"delete from pillarbox_consumer where account = '{role}'")
+
+
 @pytest.mark.parametrize("account", ["", "a'b", "x" * 33, "a\\b"])
 def test_an_account_that_cannot_be_written_is_refused(account: str) -> None:
     with pytest.raises(ConfigError, match="name or name@host"):

@@ -618,6 +618,44 @@ async def test_a_step_that_was_cut_off_is_finished_by_the_next_upgrade(tables: T
     assert await newer.verify() == ()
 
 
+class Killed(BaseException):
+    pass
+
+
+def kill_after(count: int) -> Callable[[str], None]:
+    """Return a report that ends the process when a step outside a transaction comes to a statement."""
+
+    def report(text: str) -> None:
+        if f": statement {count} of" in text:
+            raise Killed
+
+    return report
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_step_outside_a_transaction_that_was_cut_off_is_finished_or_undone_whatever_the_next_command(
+    tables: Tables, tmp_path: Path, at: int, goes_on: bool
+) -> None:
+    await tables.at().install()
+    migrations = with_next("postgres", tmp_path, up=ONLINE, down=ONLINE_DOWN)
+    newer = tables.at(migrations=migrations)
+    with pytest.raises(Killed):
+        await tables.at(migrations=migrations, report=kill_after(at)).upgrade()
+    with pytest.raises(SchemaMixed, match="interrupted"):
+        await newer.verify()
+    await (newer.upgrade() if goes_on else newer.downgrade(target=LATEST))
+    assert await (newer if goes_on else tables.at()).verify() == ()
+
+    await newer.upgrade()
+    with pytest.raises(Killed):
+        await tables.at(migrations=migrations, report=kill_after(at)).downgrade(target=LATEST)
+    with pytest.raises(SchemaMixed, match="interrupted"):
+        await newer.verify()
+    await (newer.downgrade(target=LATEST) if goes_on else newer.upgrade())
+    assert await (tables.at() if goes_on else newer).verify() == ()
+
+
 async def test_several_processes_may_run_a_step_outside_a_transaction(tables: Tables, tmp_path: Path) -> None:
     await tables.at().install()
     migrations = with_next("postgres", tmp_path, up=ONLINE, down=ONLINE_DOWN)
@@ -650,6 +688,14 @@ async def test_a_change_tries_again_until_a_lock_is_free(tables: Tables, tmp_pat
         tables.run(f"set lock_timeout = '5s'; {INSERT}")  # writers go on between two tries
     await upgrade
     assert tables.versions() == [*VERSIONS, LATEST + 1]
+
+
+async def test_a_downgrade_removes_the_bound_that_a_killed_upgrade_left(tables: Tables) -> None:
+    await tables.at().upgrade(target=BEFORE_PARTITIONS)
+    for statement in schema_module._BOUND_HISTORY:
+        tables.run(tables.names.qualify(statement))
+    await tables.at().downgrade(target=BEFORE_PARTITIONS - 1)
+    assert tables.run("select conname from pg_constraint where conname like '%bound%'") == []
 
 
 @pytest.mark.parametrize("done", range(1, len(schema_module._BOUND_HISTORY) + 1))

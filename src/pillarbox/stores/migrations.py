@@ -15,11 +15,12 @@ from typing import Final
 
 import msgspec
 
-from pillarbox.errors import ConfigError, SchemaMissing
+from pillarbox.errors import ConfigError, SchemaMissing, SchemaMixed
 from pillarbox.message import Names
 from pillarbox.stores.compatibility import Declaration, SchemaVersion, check_compatibility, parse_declaration
 
 __all__ = [
+    "Interrupted",
     "Migration",
     "Plan",
     "Step",
@@ -28,7 +29,9 @@ __all__ = [
     "build_statements",
     "check_release",
     "check_version",
+    "check_whole",
     "explain_missing_table",
+    "find_interrupted",
     "latest_version",
     "load_migrations",
     "load_release",
@@ -36,6 +39,7 @@ __all__ = [
     "plan_downgrade",
     "plan_install",
     "plan_nothing",
+    "plan_recovery",
     "plan_upgrade",
     "read_migrations",
     "split_script",
@@ -72,11 +76,13 @@ class Step(msgspec.Struct, frozen=True):
     """None where the script removes the version table itself."""
     in_transaction: bool = True
     """False: its statements run one by one, and again after an interruption."""
+    begin: str | None = None
+    """Statement that records that the step has begun, where its statements commit one by one."""
 
     def sql(self, names: Names, *, quote: str = '"') -> str:
         """Return the script and its record, under the configured names, as it can run in a transaction."""
         script = self.script.strip() if self.in_transaction else _CONCURRENTLY.sub(r"\1", self.script.strip())
-        parts = [script] if self.record is None else [script, self.record]
+        parts = [part for part in (self.begin, script, self.record) if part is not None]
         return names.qualify("\n\n".join(parts), quote=quote)
 
 
@@ -176,11 +182,11 @@ def explain_missing_table(text: str, *, where: str = "") -> SchemaMissing:
 # --- plans ---
 
 
-def plan_install(migrations: Sequence[Migration], *, current: int) -> Plan:
+def plan_install(migrations: Sequence[Migration], *, current: int, commits_each: bool = False) -> Plan:
     """Plan from nothing to the latest version. Existing tables must be of it: changing them is `upgrade`'s."""
     if current:
         check_version(current, latest=len(migrations))
-    return build_plan(migrations, current=current, target=len(migrations))
+    return build_plan(migrations, current=current, target=len(migrations), commits_each=commits_each)
 
 
 def plan_nothing(migrations: Sequence[Migration], found: SchemaVersion, *, target: int | None = None) -> Plan | None:
@@ -193,35 +199,100 @@ def plan_nothing(migrations: Sequence[Migration], found: SchemaVersion, *, targe
     return None
 
 
-def plan_upgrade(migrations: Sequence[Migration], *, current: int, target: int | None = None) -> Plan:
+def plan_upgrade(
+    migrations: Sequence[Migration], *, current: int, target: int | None = None, commits_each: bool = False
+) -> Plan:
     """Plan up to the target, by default the latest version; from nothing too."""
-    plan = build_plan(migrations, current=current, target=len(migrations) if target is None else target)
+    last = len(migrations) if target is None else target
+    plan = build_plan(migrations, current=current, target=last, commits_each=commits_each)
     if plan.target < current:
         raise ConfigError(f"The schema is at version {current}, above {plan.target}; use `pillarbox schema downgrade`.")
     return plan
 
 
-def plan_downgrade(migrations: Sequence[Migration], *, current: int, target: int) -> Plan:
+def plan_downgrade(migrations: Sequence[Migration], *, current: int, target: int, commits_each: bool = False) -> Plan:
     """Plan down to the target; 0 removes everything."""
-    plan = build_plan(migrations, current=current, target=target)
+    plan = build_plan(migrations, current=current, target=target, commits_each=commits_each)
     if target > current:
         raise ConfigError(f"The schema is at version {current}, below {target}; use `pillarbox schema upgrade`.")
     return plan
 
 
-def build_plan(migrations: Sequence[Migration], *, current: int, target: int) -> Plan:
-    """List the scripts that lead from the current version to the target, up or down, in the order to run them."""
+def build_plan(migrations: Sequence[Migration], *, current: int, target: int, commits_each: bool = False) -> Plan:
+    """List the scripts that lead from the current version to the target, up or down, in the order to run them.
+
+    `commits_each`: the database commits after each statement, so every step records that it has begun.
+    """
     latest = len(migrations)
     if current > latest:
         check_version(current, latest=latest)
     if not 0 <= target <= latest:
         raise ConfigError(f"There is no schema version {target}; this release knows 0 (no tables) to {latest}.")
     if target >= current:
-        return Plan(current, target, [_build_up(migration) for migration in migrations[current:target]])
-    return Plan(current, target, [_build_down(migration) for migration in reversed(migrations[target:current])])
+        ups = [_build_up(one, commits_each=commits_each) for one in migrations[current:target]]
+        return Plan(current, target, ups)
+    downs = [_build_down(one, commits_each=commits_each) for one in reversed(migrations[target:current])]
+    return Plan(current, target, downs)
 
 
-def _build_up(migration: Migration) -> Step:
+class Interrupted(msgspec.Struct, frozen=True):
+    """Step that was begun and did not end."""
+
+    version: int
+    is_down: bool
+
+
+def find_interrupted(versions: Iterable[int]) -> tuple[int, Interrupted | None]:
+    """Return the version of the tables, and the step that was begun, from the rows of the table of versions.
+
+    A step that has begun has a row with its negative version. If the version itself is there, it was on its way down.
+    """
+    rows = set(versions)
+    current = max((row for row in rows if row > 0), default=0)
+    begun = sorted(-row for row in rows if row < 0)
+    if not begun:
+        return current, None
+    if begun[0] not in (current, current + 1) or len(begun) > 1:
+        raise SchemaMixed(
+            f"The table of versions records version {current} and that changes of {', '.join(map(str, begun))} have "
+            "begun, which no command leaves behind: compare the tables with `pillarbox schema sql`."
+        )
+    return current, Interrupted(begun[0], is_down=begun[0] == current)
+
+
+def check_whole(interrupted: Interrupted | None) -> None:
+    """Raise `SchemaMixed` if a step was begun and did not end."""
+    if interrupted is not None:
+        raise SchemaMixed(
+            f"A change of the tables was interrupted in version {interrupted.version}: run `pillarbox schema upgrade` "
+            "or `pillarbox schema downgrade`, which finish it."
+        )
+
+
+def plan_recovery(
+    migrations: Sequence[Migration], plan: Plan, interrupted: Interrupted | None, *, commits_each: bool = False
+) -> Plan:
+    """Return the plan with what an interrupted step needs before: none is left half done, whatever the direction.
+
+    A step that goes on in its direction is repeated, which the plan does anyway. A way down is finished before the way
+    up begins, and a way up that is given up is undone by the way down.
+    """
+    if interrupted is None:
+        return plan
+    version = interrupted.version
+    if version > len(migrations):
+        raise SchemaMixed(
+            f"A change of the tables to version {version} was interrupted, and this release knows {len(migrations)}: "
+            "finish it with `pillarbox schema upgrade` of the release that began it."
+        )
+    if (plan.target < version) if interrupted.is_down else (plan.target >= version):
+        return plan
+    undo = _build_down(migrations[version - 1], commits_each=commits_each)
+    rest = build_plan(migrations, current=version - 1, target=plan.target, commits_each=commits_each)
+    return Plan(plan.current, plan.target, [undo, *rest.steps])
+
+
+def _build_up(migration: Migration, *, commits_each: bool) -> Step:
     declared = migration.declared
     values = {
         "version": migration.version,
@@ -229,15 +300,39 @@ def _build_up(migration: Migration) -> Step:
         "writable_from": declared.writable_from,
     }
     known = {column: value for column, value in values.items() if value is not None}
-    record = f"insert into pillarbox_schema ({', '.join(known)}) values ({', '.join(map(str, known.values()))});"
-    return Step(migration.version, migration.name, migration.up, record, declared.in_transaction)
+    begin = _build_begin(migration, commits_each=commits_each)
+    if begin is None:
+        record = f"insert into pillarbox_schema ({', '.join(known)}) values ({', '.join(map(str, known.values()))});"
+    else:
+        changes = ", ".join(f"{column} = {value}" for column, value in known.items())
+        record = f"update pillarbox_schema set {changes} where version = -{migration.version};"
+    return Step(migration.version, migration.name, migration.up, record, declared.in_transaction, begin)
 
 
-def _build_down(migration: Migration) -> Step:
-    # The first migration created the version table, so its way back drops it: there is no row left to delete.
-    drops_the_record = migration.version == 1
-    record = None if drops_the_record else f"delete from pillarbox_schema where version = {migration.version};"
-    return Step(migration.version, migration.name, migration.down, record, migration.declared.in_transaction)
+def _build_down(migration: Migration, *, commits_each: bool) -> Step:
+    version = migration.version
+    begin = _build_begin(migration, commits_each=commits_each, is_down=True)
+    if version == 1:  # it created the table of versions, so its way back drops it: there is no row left to delete
+        record = None
+    elif begin is None:
+        record = f"delete from pillarbox_schema where version = {version};"
+    else:
+        record = f"delete from pillarbox_schema where version in ({version}, -{version});"
+    return Step(version, migration.name, migration.down, record, migration.declared.in_transaction, begin)
+
+
+def _build_begin(migration: Migration, *, commits_each: bool, is_down: bool = False) -> str | None:
+    """Return the statement that records a step as begun; None if it is one transaction.
+
+    The first version creates the table of versions: without a version in it, that step has begun.
+    """
+    if migration.version == 1 and not is_down:
+        return None
+    if commits_each:
+        return f"insert ignore into pillarbox_schema (version) values (-{migration.version});"
+    if not migration.declared.in_transaction:
+        return f"insert into pillarbox_schema (version) values (-{migration.version}) on conflict (version) do nothing;"
+    return None
 
 
 # --- SQL texts ---
@@ -259,12 +354,15 @@ def build_script(
     """
     migrations = load_migrations(scheme) if migrations is None else migrations
     _check_names(scheme, names)
+    commits_each = scheme == "mysql"
     last = build_plan(migrations, current=0, target=len(migrations) if end is None else end).target
     if start > last:
         raise ConfigError(
             f"--from {start} is above --to {last}; give the lower one first, and --down for the way back."
         )
-    plan = build_plan(migrations, current=last if down else start, target=start if down else last)
+    plan = build_plan(
+        migrations, current=last if down else start, target=start if down else last, commits_each=commits_each
+    )
     write = _write_mysql if scheme == "mysql" else _write_transaction
     title = f"-- Pillarbox schema for {scheme}, from version {plan.current} to {plan.target}."
     return "\n".join([title, *write(scheme, plan, names)]) + "\n"
@@ -274,8 +372,10 @@ def build_statements(scheme: str, *, names: Names, since: int, to: int | None = 
     """List the statements from one version to another, by default the latest, for drivers that take no scripts."""
     migrations = load_migrations(scheme)
     _check_names(scheme, names)
-    plan = build_plan(migrations, current=since, target=len(migrations) if to is None else to)
-    quote = "`" if scheme == "mysql" else '"'
+    is_mysql = scheme == "mysql"
+    last = len(migrations) if to is None else to
+    plan = build_plan(migrations, current=since, target=last, commits_each=is_mysql)
+    quote = "`" if is_mysql else '"'
     return [statement for step in plan.steps for statement in split_script(step.sql(names, quote=quote))]
 
 

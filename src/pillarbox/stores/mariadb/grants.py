@@ -19,6 +19,8 @@ __all__ = ["grants"]
 
 _LONGEST_USER: Final = 32
 """Characters of a user's name that MySQL takes; MariaDB takes more."""
+_EVERY: Final = "*"
+"""Consumer that stands for every one."""
 _WRITERS: Final = frozenset({"writer", "consumer"})
 _VIEWS: Final[Mapping[Role, Mapping[str, str]]] = {
     "viewer": {table: f"shown_{table}" for table in ("outbox", "history", "inbox")},
@@ -58,13 +60,10 @@ def _build_grants(role: Role, account: str, names: Names) -> Iterator[str]:
 
 
 def _restrict_consumer(account: str, consumers: Sequence[str] | None, names: Names) -> Iterator[str]:
-    """Write which consumers an account may be. New ones first: an account without any may be all of them."""
+    """Write which consumers an account may be. New ones first: it may be working."""
     table = names.table("consumer", quote="`")
     user = f"unhex('{_split_account(account)[0].encode().hex()}')"
-    if consumers is None:
-        yield f"delete from {table} where account = {user};"
-        return
-    own = [f"unhex('{name.encode().hex()}')" for name in consumers]
+    own = [f"unhex('{name.encode().hex()}')" for name in ([_EVERY] if consumers is None else consumers)]
     yield f"insert ignore into {table} (account, consumer) values {', '.join(f'({user}, {name})' for name in own)};"
     yield f"delete from {table} where account = {user} and consumer not in ({', '.join(own)});"
 

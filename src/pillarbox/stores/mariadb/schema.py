@@ -1,7 +1,8 @@
 """Schema of MariaDB and MySQL: runs migration plans, and reads the catalog.
 
-MySQL commits after every statement that changes a table, so a plan is no transaction there. The scripts can be run
-again: the next run finishes what an earlier one began, and the version is recorded last.
+MySQL commits after every statement that changes a table, so a plan is no transaction there. Each step is recorded as
+begun before its first statement, and the version last. The scripts can be run again: the next command finishes or
+undoes what an earlier one began, before it does anything else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import pymysql
 
+from pillarbox.durations import check_duration
 from pillarbox.errors import ConfigError, SchemaMixed, StoreForbidden, StoreUnavailable
 from pillarbox.message import TABLES, Names
 from pillarbox.mysql_errors import CONFLICTS, LOCK_TIMEOUTS
@@ -25,14 +27,18 @@ from pillarbox.stores.lock_wait import DEFAULT_LOCK_TIMEOUT, DEFAULT_PATIENCE, L
 from pillarbox.stores.mariadb.checks import counter_from_rows
 from pillarbox.stores.mariadb.connection import build_statements, connect, get_error_number, map_errors
 from pillarbox.stores.migrations import (
+    Interrupted,
     Migration,
     Plan,
     build_plan,
     check_version,
+    check_whole,
+    find_interrupted,
     load_migrations,
     plan_downgrade,
     plan_install,
     plan_nothing,
+    plan_recovery,
     plan_upgrade,
     split_script,
 )
@@ -59,7 +65,7 @@ Fetch = Callable[[str], list[Any]]
 _TIMEOUT: Final = 60.0
 _MIXED_SCHEMA: Final = frozenset({1050, 1051, 1054, 1146})
 """A table that is there already, or a table or column that is not."""
-_DONE_BEFORE: Final = frozenset({1060, 1061, 1091, 1826, 3822})
+_DONE_BEFORE: Final = frozenset({1060, 1061, 1091, 1826, 3821, 3822, 3940})
 """A column, index or check to add that is there, or one to drop that is not. `schema verify` sees one that differs."""
 
 
@@ -84,6 +90,8 @@ class MariadbSchema:
         self._url = url
         self._names = names
         self._migrations = load_migrations("mysql") if migrations is None else migrations
+        check_duration(lock_timeout, "lock_timeout")
+        check_duration(patience, "patience")
         self._wait = LockWait(lock_timeout=lock_timeout, patience=patience, report=report)
         self._report = report
 
@@ -92,19 +100,24 @@ class MariadbSchema:
 
     async def install(self) -> Plan:
         return await self._run(
-            lambda found: plan_nothing(self._migrations, found) or plan_install(self._migrations, current=found.version)
+            lambda found: (
+                plan_nothing(self._migrations, found)
+                or plan_install(self._migrations, current=found.version, commits_each=True)
+            )
         )
 
     async def upgrade(self, *, target: int | None = None) -> Plan:
         return await self._run(
             lambda found: (
                 plan_nothing(self._migrations, found, target=target)
-                or plan_upgrade(self._migrations, current=found.version, target=target)
+                or plan_upgrade(self._migrations, current=found.version, target=target, commits_each=True)
             )
         )
 
     async def downgrade(self, *, target: int) -> Plan:
-        return await self._run(lambda found: plan_downgrade(self._migrations, current=found.version, target=target))
+        return await self._run(
+            lambda found: plan_downgrade(self._migrations, current=found.version, target=target, commits_each=True)
+        )
 
     async def change_lookups(self, *, wanted: bool) -> Sequence[str]:  # noqa: ARG002 - as every `Schema`
         raise ConfigError("A MariaDB or MySQL store always has its indexes for lookups: leave the option out.")
@@ -117,7 +130,10 @@ class MariadbSchema:
 
     def _change(self, decide: Callable[[SchemaVersion], Plan]) -> Plan:
         with self._open() as connection, _lock_schema(connection, self._names):
-            plan = decide(self._version(connection))
+            found, interrupted = self._version(connection)
+            plan = plan_recovery(self._migrations, decide(found), interrupted, commits_each=True)
+            if interrupted is not None:
+                self._report(f"A change of the tables was interrupted in version {interrupted.version}: finishing it.")
             if plan.target > plan.current == 0:
                 self._create_database(connection)
             seconds = max(1, int(self._wait.lock_timeout.total_seconds()))
@@ -167,27 +183,32 @@ class MariadbSchema:
 
     def _read_version(self) -> int:
         with self._open() as connection:
-            return self._version(connection).version
+            return self._version(connection)[0].version
 
-    def _version(self, connection: Any) -> SchemaVersion:
+    def _version(self, connection: Any) -> tuple[SchemaVersion, Interrupted | None]:
+        """Return the version of the tables, and the step that was begun and did not end."""
         table = self._names.table("schema", quote="`")
         try:
-            ((version,),) = _fetch(connection, f"select max(version) from {table}")
+            rows = _fetch(connection, f"select version from {table}")
         except pymysql.Error as error:
             if get_error_number(error) in (_NO_TABLE, 1049):
-                return SchemaVersion.build(0)
+                return SchemaVersion.build(0), None
             raise
-        # An installation that was cut off created the table without a version: it is begun anew.
-        if not version or version < FIRST_DECLARED:
-            return SchemaVersion.build(version)
+        version, interrupted = find_interrupted(row[0] for row in rows)
+        if version == 0:  # the first step creates this table first, and records its version last
+            return SchemaVersion.build(0), Interrupted(1, is_down=False)
+        if version < FIRST_DECLARED or interrupted is not None:
+            return SchemaVersion.build(version), interrupted
         ((version, readable_from, writable_from),) = _fetch(
             connection, build_statements(self._names)["schema_declared"]
         )
-        return SchemaVersion.build(version, readable_from, writable_from)
+        return SchemaVersion.build(version, readable_from, writable_from), None
 
     def _compare(self) -> Sequence[Difference]:
         with self._open() as connection:
-            check_version(self._version(connection).version, latest=len(self._migrations))
+            version, interrupted = self._version(connection)
+            check_whole(interrupted)
+            check_version(version.version, latest=len(self._migrations))
             found = _read_catalog(lambda sql: _fetch(connection, sql), self._names)
             counter = self._read_counter(connection)  # before temporary tables hide the real ones
             expected = self._build_expected(connection)

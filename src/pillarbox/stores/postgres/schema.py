@@ -11,21 +11,26 @@ from functools import partial
 from itertools import takewhile
 from typing import Final, TypeVar
 
+from pillarbox.durations import check_duration
 from pillarbox.errors import ConfigError, SchemaMixed, StoreBusy
 from pillarbox.message import TABLES, Names
-from pillarbox.stores.catalog import Catalog, Difference, compare_catalogs
+from pillarbox.stores.catalog import Catalog, Difference, IdCounter, compare_catalogs
 from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
 from pillarbox.stores.lock_wait import DEFAULT_LOCK_TIMEOUT, DEFAULT_PATIENCE, LockWait, Report, ignore_report
 from pillarbox.stores.migrations import (
+    Interrupted,
     Migration,
     Plan,
     Step,
     build_plan,
     check_version,
+    check_whole,
+    find_interrupted,
     load_migrations,
     plan_downgrade,
     plan_install,
     plan_nothing,
+    plan_recovery,
     plan_upgrade,
     split_script,
 )
@@ -127,6 +132,8 @@ class PostgresSchema:
         self._is_portable = url.options.get("dialect") == "portable"
         shipped = load_migrations("postgresql") if migrations is None else migrations
         self._migrations = build_portable(shipped) if self._is_portable else shipped
+        check_duration(lock_timeout, "lock_timeout")
+        check_duration(patience, "patience")
         self._wait = LockWait(lock_timeout=lock_timeout, patience=patience, report=report)
         self._report = report
 
@@ -152,20 +159,27 @@ class PostgresSchema:
 
     async def downgrade(self, *, target: int) -> Plan:
         self._check_portable(target)
+        if not self._is_portable:
+            async with self._connect() as connection:  # an upgrade that was killed may have left its bound
+                await self._limit_waits(connection)
+                await self._drop_bounds(connection)
         return await self._run(lambda found: plan_downgrade(self._migrations, current=found.version, target=target))
 
     async def verify(self) -> Sequence[Difference]:
         async with self._transaction() as connection:
+            check_whole(await self._read_interrupted(connection))
             check_version((await self._read_version(connection)).version, latest=len(self._migrations))
             schema = await connection.fetchval(
                 "select relnamespace from pg_class where oid = to_regclass($1)", self._names.table("schema")
             )
             found = await self._read_catalog(connection, schema)
-            counter = await read_counter(
-                connection, Statements("pillarbox.stores.postgres", self._names), names=self._names
-            )
+            counter: IdCounter | None = None
+            if all(f"table {self._names.bare(name)}" in found for name in ("outbox", "history", "lane")):
+                sql = Statements("pillarbox.stores.postgres", self._names)
+                counter = await read_counter(connection, sql, names=self._names)
             expected = _choose_lookups(await self._build_expected(connection), found, self._names)
-            return (*compare_catalogs(expected=expected, found=found), *counter.list_differences())
+            differences = compare_catalogs(expected=expected, found=found)
+            return (*differences, *(() if counter is None else counter.list_differences()))
 
     async def change_lookups(self, *, wanted: bool) -> Sequence[str]:
         """Create the indexes for lookups, or drop them; return those that changed. Neither stops a writer for long."""
@@ -256,7 +270,8 @@ class PostgresSchema:
         """Run the next steps that belong together; return the plan, and whether all of it is done."""
         async with self._connect() as connection:
             await self._begin_turn(connection)
-            plan = make_plan(await self._read_version(connection))
+            found = make_plan(await self._read_version(connection))
+            plan = plan_recovery(self._migrations, found, await self._read_interrupted(connection))
             together = list(takewhile(lambda step: step.in_transaction, plan.steps))
             if plan.steps and not together:
                 await connection.execute("rollback")
@@ -285,6 +300,8 @@ class PostgresSchema:
         await self._limit_waits(connection)
         if self._names.schema is not None:  # for `drop index`, whose name is written without a schema
             await connection.execute(f'set search_path = "{self._names.schema}"')
+        if step.begin is not None:
+            await self._execute(connection, self._names.qualify(step.begin))
         statements = list(split_script(step.script))
         for number, statement in enumerate(statements, start=1):
             self._report(f"{step.version:04}_{step.name}: statement {number} of {len(statements)}")
@@ -369,6 +386,13 @@ class PostgresSchema:
         if version < FIRST_DECLARED:
             return SchemaVersion.build(version)
         return SchemaVersion.build(*await connection.fetchrow(sql["schema_declared"]))
+
+    async def _read_interrupted(self, connection: Connection) -> Interrupted | None:
+        """Return the step outside a transaction that was begun and did not end."""
+        table = self._names.table("schema")
+        if await connection.fetchval("select to_regclass($1) is null", table):
+            return None
+        return find_interrupted([row[0] for row in await connection.fetch(f"select version from {table}")])[1]
 
     async def _build_expected(self, connection: Connection) -> Catalog:
         """Read the catalog of a fresh installation: of temporary tables, which the rollback removes."""

@@ -27,7 +27,7 @@ from pillarbox.stores.migrations import (
     plan_nothing,
     plan_upgrade,
 )
-from pillarbox.stores.sqlite.connection import build_statements, map_errors
+from pillarbox.stores.sqlite.connection import build_statements, can_write, map_errors, to_reading_uri
 from pillarbox.stores.urls import StoreUrl, check_sqlite_url
 
 __all__ = ["SqliteSchema", "split_statements"]
@@ -97,11 +97,11 @@ class SqliteSchema:
             return plan
 
     def _read_version(self) -> int:
-        with self._open() as connection:
+        with self._open(reads_only=True) as connection:
             return _read_version(connection, self._names).version
 
     def _compare(self) -> Sequence[Difference]:
-        with self._open() as connection:
+        with self._open(reads_only=True) as connection:
             check_version(_read_version(connection, self._names).version, latest=len(self._migrations))
             found = _read_catalog(connection, self._names)
             last, highest = connection.execute(build_statements(self._names)["inspect_counter"]).fetchone()
@@ -112,16 +112,15 @@ class SqliteSchema:
             return (*compare_catalogs(expected=expected, found=found), *counter.list_differences())
 
     @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    def _open(self, *, create: bool = False, reads_only: bool = False) -> Iterator[sqlite3.Connection]:
         if not create and not self._path.exists():
             raise SchemaMissing(f"There is no file {self._path}; run `pillarbox schema install`.")
         if create:
             _create_file(self._path)
-        mode = "rwc" if create else "rw"
-        with (
-            map_errors(self._path),
-            closing(_connect(f"{self._path.absolute().as_uri()}?mode={mode}")) as connection,
-        ):
+        uri = f"{self._path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        if reads_only and not can_write(self._path):
+            uri = to_reading_uri(self._path)
+        with map_errors(self._path), closing(_connect(uri)) as connection:
             yield connection
 
 

@@ -1,6 +1,13 @@
 -- The first version. Times are whole microseconds since 1970 UTC: a datetime would change with the time zone of the
 -- session that writes it. MySQL commits after each of these statements, so each can be run again.
 
+-- The first one: without a version in it, this step was interrupted. A version is recorded last.
+create table if not exists pillarbox_schema (
+    version      integer not null,
+    installed_at bigint  not null default (timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))),
+    primary key (version)
+) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
+
 -- Open messages only.
 create table if not exists pillarbox_outbox (
     id             bigint        not null auto_increment,
@@ -161,10 +168,3 @@ select id, message_id, destination, `partition`, kind, type, topic, `key`, paylo
        correlation_id, causation_id, event_time, created_at, available_at,
        null, attempts, last_error, status_at, status
   from pillarbox_history;
-
--- The last one: a version that is recorded is whole.
-create table if not exists pillarbox_schema (
-    version      integer not null,
-    installed_at bigint  not null default (timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))),
-    primary key (version)
-) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;

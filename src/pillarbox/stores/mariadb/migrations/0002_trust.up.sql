@@ -24,19 +24,27 @@ create or replace sql security definer view pillarbox_shown_inbox as
 select consumer, source, message_id, status, duplicates, attempts, last_error, created_at, status_at
   from pillarbox_inbox;
 
--- The consumers that an account keeps the inbox of. An account that is not listed may be any consumer.
+-- The consumers that an account keeps the inbox of; '*' is every one. An account that is not listed has none.
 create table if not exists pillarbox_consumer (
     account  varchar(128)   not null,
     consumer varbinary(800) not null,
     primary key (account, consumer)
 ) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
 
--- The inbox as a consumer sees it: the rows of its own consumers. user() is who connected, not who made the view.
+-- The inbox as a consumer sees it: the rows of its own consumers. user() is who connected, and current_user() who made the
+-- view and owns the tables. A name may contain @, a host does not.
 create or replace sql security definer view pillarbox_own_inbox as
 select consumer, source, message_id, status, duplicates, attempts, last_error, message, created_at, status_at
   from pillarbox_inbox
- where consumer in (select own.consumer from pillarbox_consumer as own where own.account = substring_index(user(), '@', 1))
-    or not exists (select 1 from pillarbox_consumer as own where own.account = substring_index(user(), '@', 1))
+ where consumer in (select own.consumer from pillarbox_consumer as own
+                     where cast(own.account as binary)
+                           = cast(left(user(), char_length(user()) - locate('@', reverse(user()))) as binary))
+    or exists (select 1 from pillarbox_consumer as own
+                where own.consumer = '*'
+                  and cast(own.account as binary)
+                      = cast(left(user(), char_length(user()) - locate('@', reverse(user()))) as binary))
+    or cast(left(user(), char_length(user()) - locate('@', reverse(user()))) as binary)
+       = cast(left(current_user(), char_length(current_user()) - locate('@', reverse(current_user()))) as binary)
   with check option;
 
 -- Rules for what others write. MySQL checks the rows that are there when a rule is added, so those that break one are

@@ -19,7 +19,8 @@ create trigger pillarbox_outbox_trust_trg after insert on pillarbox_outbox
 when new.id not between 1 and 4503599627370495
   or typeof(new.partition) <> 'integer' or typeof(new.destination) <> 'text'
   or coalesce(new.waits, 'deferred') = 'deferred'
-     and (new.destination not glob '[A-Za-z_]*' or new.destination glob '*[^A-Za-z0-9_.-]*')
+     and (new.destination not glob '[A-Za-z_]*' or new.destination glob '*[^A-Za-z0-9_.-]*'
+          or instr(new.destination, char(0)) > 0)  -- glob ends at a NUL
   or new.waits in ('deferred', 'retry')
      and (typeof(new.available_at) <> 'integer' or new.available_at = 9223372036854775807)
   or new.waits = 'parked' and typeof(new.key) <> 'text'

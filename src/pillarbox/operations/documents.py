@@ -16,12 +16,13 @@ from uuid import UUID
 import msgspec
 
 from pillarbox.cloudevents import CloudEvent
-from pillarbox.contracts.store import InboxFailure, JournalEntry, Registry
+from pillarbox.contracts.store import InboxFailure, JournalEntry, Registry, Tries
 from pillarbox.decoding import decode_incoming, to_cloudevent
 from pillarbox.errors import DecodeError
 from pillarbox.events import is_json
 from pillarbox.message import PARTITIONS, Message
 from pillarbox.operations.alerts import Alert
+from pillarbox.operations.failures import ErrorGroup, FailureCause
 from pillarbox.operations.monitor import Status
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "group_lanes",
     "read_inbox_event",
     "read_inbox_type",
+    "to_attempt_document",
+    "to_failure_document",
     "to_inbox_document",
     "to_inbox_row",
     "to_journal_document",
@@ -41,6 +44,10 @@ __all__ = [
 ]
 
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\n]")
+_JSON_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_JSON_BRACKET: Final = re.compile(rb"[\[\]{}]")
+_DEEPEST: Final = 100
+"""Nesting of a payload that documents contain as JSON. Python cannot decode or encode much deeper ones."""
 _INBOX_FIELDS: Final = ("consumer", "source", "message_id", "attempts", "error", "failed_at")
 _EVENT_FIELDS: Final = ("type", "topic", "key", "subject", "content_type", "correlation_id", "headers")
 
@@ -61,8 +68,11 @@ def _escape_json(letter: str) -> str:
 
 
 def to_payload_field(payload: bytes, content_type: str) -> Mapping[str, object]:
-    """Return a payload for a JSON document: as it is if it is JSON itself, and else in base64."""
-    if is_json(content_type):
+    """Return a payload for a JSON document: as it is if it is JSON itself, and else in base64.
+
+    JSON that is nested too deep is in base64 too.
+    """
+    if is_json(content_type) and not _is_deep(payload):
         try:
             return {"payload": msgspec.json.decode(payload)}
         except ValueError:
@@ -70,12 +80,30 @@ def to_payload_field(payload: bytes, content_type: str) -> Mapping[str, object]:
     return {"payload_base64": base64.b64encode(payload).decode()}
 
 
+def _is_deep(payload: bytes) -> bool:
+    if payload.count(b"[") + payload.count(b"{") <= _DEEPEST:
+        return False
+    depth = 0
+    for found in _JSON_BRACKET.finditer(_JSON_TEXT.sub(b"", payload)):
+        depth += 1 if found[0] in b"[{" else -1
+        if depth > _DEEPEST:
+            return True
+    return False
+
+
 # --- messages ---
 
 
-def to_message_document(message: Message, *, payload: bool = False) -> dict[str, object]:
-    """Return every field of a message; the payload, and what cannot be read of its row, only on request."""
+def to_message_document(
+    message: Message, *, tries: Mapping[int, Tries] | None = None, payload: bool = False
+) -> dict[str, object]:
+    """Return every field of a message; the payload, and what cannot be read of its row, only on request.
+
+    `tries` are the tries of messages by their ids, as `Store.count_tries` answers: they stand beside the attempts.
+    """
     document = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("payload", "raw")}
+    if tries is not None:
+        document["tries"] = tries.get(message.id)
     if not payload:
         return document
     raw = {name: base64.b64encode(value).decode() for name, value in (message.raw or {}).items()}
@@ -88,12 +116,36 @@ def to_journal_document(entry: JournalEntry) -> dict[str, object]:
     return {field: getattr(entry, field) for field in entry.__struct_fields__}
 
 
+def to_failure_document(cause: FailureCause) -> dict[str, Any]:
+    """Return what is known of a cause of failures, with the last error, the attempts and the tries of its example."""
+    return {
+        "destination": cause.destination, "fingerprint": cause.text, "count": cause.count, "more": cause.more,
+        "first_at": cause.first_at, "last_at": cause.last_at, "keys": cause.keys, "error": cause.example.last_error,
+        "example_id": cause.example.id, "attempts": cause.example.attempts, "tries": cause.tries,
+    }  # fmt: skip
+
+
+def to_attempt_document(group: ErrorGroup) -> dict[str, Any]:
+    """Return what the journal knows of attempts that failed for one cause."""
+    return {
+        "destination": group.destination, "fingerprint": group.text, "count": group.count,
+        "first_at": group.first_at, "last_at": group.last_at, "example_id": group.example,
+    }  # fmt: skip
+
+
 # --- status ---
 
 
 def to_status_document(status: Status, alerts: Sequence[Alert]) -> dict[str, Any]:
     """Return the status with its alerts. Durations are seconds: numbers that programs can compute with."""
-    document = {**msgspec.to_builtins(status, builtin_types=(timedelta,)), "alerts": alerts}
+    document = {
+        **msgspec.to_builtins(status, builtin_types=(timedelta,)), "skipped": status.skipped, "alerts": alerts,
+        "near_failure": [
+            {**msgspec.to_builtins(one, builtin_types=(timedelta,)), "tries": status.tries.get(one.id)}
+            for one in status.near_failure
+        ],
+    }  # fmt: skip
+    del document["tries"]
     converted: dict[str, Any] = _convert_durations(document)
     return converted
 

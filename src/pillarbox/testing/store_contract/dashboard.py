@@ -79,6 +79,9 @@ class FailureGroupContract:
         billing = await own(store, LANE, destination="billing")
         await settle_failures(store, billing, *map(fail, others))
         assert await _count_groups(store) == [("billing", "HTTP 400", 2), ("orders", "HTTP 400", 1)]
+        (group,) = await store.failure_groups(destination="orders", limit=1)
+        assert (group.destination, group.count) == ("orders", 1)
+        assert list(await store.failure_groups(destination="mail")) == []
 
     async def test_held_messages_are_failures(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -184,7 +187,7 @@ class FailureGroupContract:
             await close(store, fence, row, state)
             for row, state in zip(rows, (State.FAILED, State.DELIVERED), strict=True)
         ]
-        await store.purge_ids(list_ids(closed))
+        await store.purge_archived(closed)
         await store.restore(closed, by="ann")
         assert await _count_groups(store) == [("orders", "HTTP 400", 1)]
 
@@ -508,27 +511,62 @@ class PhaseContract:
             assert await store.count(selection) == await store.count(selection, limit=MANY) == len(found)
             return found
 
-        assert await find(Phase.DUE) == list_ids([rows["retried"], rows["fresh"]])
-        assert await find(Phase.LATER) == list_ids([rows["waiting"], rows["deferred"]])
+        # Its time has come, whatever it waits for: what is tried again, and what stands behind another, too.
+        assert await find(Phase.DUE) == list_ids([rows["retried"], rows["waiting"], rows["parked"], rows["fresh"]])
+        assert await find(Phase.LATER) == [rows["deferred"].id]
+        assert await find(Phase.RETRY) == list_ids([rows["retried"], rows["waiting"]])
         assert await find(Phase.PARKED) == list_ids([rows["parked"]])
         assert await find(Phase.HELD) == list_ids([rows["held"]])
         assert await find(Phase.PARKED, destination="billing") == []
-        assert await find(Phase.LATER, destination="orders") == list_ids([rows["waiting"], rows["deferred"]])
+        assert await find(Phase.LATER, destination="orders") == [rows["deferred"].id]
         assert await find(Phase.HELD, states=[State.PENDING]) == []
         assert await find(Phase.PARKED, states=[State.FAILED]) == []
-        assert await find(Phase.LATER, before=rows["deferred"].id) == [rows["waiting"].id]
+        assert await find(Phase.RETRY, before=rows["waiting"].id) == [rows["retried"].id]
 
     async def test_phases_are_counted_by_destination(self, harness: StoreHarness) -> None:
         store = harness.store
         await _put_every_phase(harness)
         counts = {(one.destination, one.phase): (one.count, one.more) for one in await store.count_phases()}
         assert counts == {
-            ("orders", Phase.LATER): (2, False),
+            ("orders", Phase.LATER): (1, False),
+            ("orders", Phase.RETRY): (2, False),
             ("orders", Phase.PARKED): (1, False),
             ("orders", Phase.HELD): (1, False),
         }  # fmt: skip
         cut = {one.phase: (one.count, one.more) for one in await store.count_phases(limit=1)}
-        assert cut == {Phase.LATER: (1, True), Phase.PARKED: (1, True), Phase.HELD: (1, True)}
+        assert cut == {phase: (1, True) for phase in Phase if phase is not Phase.DUE}
+
+    async def test_due_means_the_same_in_every_figure(self, harness: StoreHarness) -> None:
+        store = harness.store
+        rows = await _put_every_phase(harness)
+        (put_off,) = await put(harness, sample(key=find_key(LANE, nth=4)))
+        until = await store.now() + HOUR
+        await store.defer(Selection(ids=[put_off.id]), until=until, by="ann", limit=MANY)
+
+        async def read_figures() -> set[int]:
+            at = await store.now()
+            due = Selection(phase=Phase.DUE, phase_at=at)
+            relay = sample_relay()
+            await store.register(relay, lease=HOUR)
+            await store.record_backlog(relay.relay_id, destinations=["orders"], limit=MANY)
+            (rollup,) = (await store.rollups(window=_MINUTE))[-1:]
+            return {
+                len(await store.find(due, limit=MANY)),
+                await store.count(due),
+                await store.count(due, limit=MANY),
+                sum(one.count for one in await store.counts() if one.state is State.PENDING and one.due),
+                sum(one.due for one in await store.lane_backlogs("orders")),
+                rollup.backlog,
+            }
+
+        assert await read_figures() == {4}
+        later = {one.phase: one.count for one in await store.count_phases()}[Phase.LATER]
+        assert (
+            later == sum(one.count for one in await store.counts() if one.state is State.PENDING and not one.due) == 2
+        )
+        assert await store.oldest_due() == {"orders": rows["retried"].created_at}
+        harness.clock.advance(2 * HOUR)
+        assert await read_figures() == {6}
 
     async def test_the_open_messages_of_a_key_are_found(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -600,6 +638,7 @@ class LaneBacklogContract:
         fence = await own(store, LANE, lease=3 * HOUR)
         await settle_failures(store, fence, retry(rows[1], delay=HOUR), hold(rows[3]))
         await park(store, fence, rows[2])
+        harness.clock.advance(_MINUTE)
         near, far = await store.lane_backlogs("orders")
         # Fresh, waiting for a retry, parked: three. What is held has failed.
         assert (near.partition, near.due, near.more, near.oldest_at) == (LANE, 3, False, rows[0].created_at)

@@ -19,6 +19,7 @@ from pillarbox.contracts.store import (
     Selection,
     Settlement,
     Store,
+    Tries,
 )
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
@@ -695,6 +696,52 @@ class JournalContract:
         await settle_failures(store, fence, replace(retry(tried, attempts=0), spends=False))
         harness.clock.advance(HOUR)
         assert dict(await store.tried_for("orders", message_ids=names)) == {tried.message_id: HOUR}
+
+    async def test_every_try_is_counted_until_the_message_is_sent_again(self, harness: StoreHarness) -> None:
+        """Tries that spent an attempt and tries that did not, of one message, at one destination."""
+        store = harness.store
+        twin = sample(key=NEAR)
+        tried, fresh, other = await put(
+            harness, twin, sample(key=SECOND), sample(key=NEAR, destination="billing", message_id=twin.message_id)
+        )
+        billing = await own(store, LANE, destination="billing", lease=10 * HOUR)
+        fence = await own(store, LANE, lease=90 * HOUR)
+        began = harness.clock.advance(HOUR)
+        await settle_failures(store, billing, retry(other, attempts=1, delay=LEASE))
+        first_at = harness.clock.advance(HOUR)
+        for attempts, spends in ((0, False), (0, False), (1, True)):
+            await settle_failures(store, fence, replace(retry(tried, attempts=attempts, delay=LEASE), spends=spends))
+            harness.clock.advance(HOUR)
+        every = [tried, fresh, other]
+        expected = {tried.id: Tries(3, first_at), other.id: Tries(1, began)}
+        assert dict(await store.count_tries(every)) == expected
+        assert dict(await store.count_tries([])) == {}
+        assert dict(await store.count_tries([other])) == {other.id: Tries(1, began)}
+        await store.defer(Selection(ids=[tried.id]), until=harness.clock.now(), by="ann", limit=MANY)
+        unsent = replace(retry(tried, attempts=1, delay=LEASE), spends=False, tried=False)
+        await settle_failures(store, fence, unsent)
+        assert (await store.count_tries(every))[tried.id] == Tries(3, first_at)
+        await settle_failures(store, fence, fail(tried, attempts=2))
+        assert (await store.count_tries([await reload(store, tried)])) == {tried.id: Tries(4, first_at)}
+        (group,) = await store.failure_groups()
+        assert group.tries == Tries(4, first_at)
+        await store.redrive(Selection(ids=[tried.id]), by="ann", limit=MANY)
+        assert dict(await store.count_tries(every)) == {other.id: Tries(1, began)}
+        again_at = harness.clock.advance(HOUR)
+        await settle_failures(store, fence, replace(retry(tried, attempts=0), spends=False))
+        assert (await store.count_tries(every))[tried.id] == Tries(1, again_at)
+
+    async def test_a_message_that_is_given_up_unsent_was_not_tried(self, harness: StoreHarness) -> None:
+        store = harness.store
+        unsent, tried, held = await put(harness, sample(key=NEAR), sample(key=SECOND), sample(key=THIRD))
+        fence = await own(store, LANE, lease=9 * HOUR)
+        at = harness.clock.advance(HOUR)
+        await settle_failures(
+            store, fence, replace(fail(unsent), attempts=0), replace(retry(tried, attempts=0), spends=False),
+            hold(held, attempts=1),
+        )  # fmt: skip
+        await settle_failures(store, fence, replace(fail(tried), attempts=0))
+        assert dict(await store.count_tries([unsent, tried, held])) == {tried.id: Tries(2, at), held.id: Tries(1, at)}
 
     async def test_every_trouble_leaves_a_line(self, harness: StoreHarness) -> None:
         store = harness.store

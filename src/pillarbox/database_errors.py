@@ -28,6 +28,7 @@ __all__ = [
     "classify_mysql_number",
     "classify_sqlstate",
     "is_bare_network_error",
+    "is_missing_table",
 ]
 
 
@@ -59,7 +60,11 @@ def classify_sqlstate(state: str) -> ErrorClass:
     return ErrorClass.OUTAGE if state.startswith(_OUTAGE_STATES) else ErrorClass.FAILURE
 
 
+_PG_NO_TABLE: Final = "42P01"
+
 # --- MariaDB and MySQL, by number ---
+
+_MYSQL_NO_TABLE: Final = 1146
 
 _MYSQL_CONFLICTS: Final = CONFLICTS | LOCK_TIMEOUTS | {1412, 1613, 1614, 4020}
 """Also: a table changed under a snapshot, deadlocks of prepared transactions."""
@@ -135,6 +140,18 @@ def classify_error(error: BaseException) -> ErrorClass:
         if (found := _classify_one(link)) is not None:
             return found
     return ErrorClass.FAILURE
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Return whether a driver says that a table is not there."""
+    for link in _unwrap(error):
+        state = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None)
+        number = link.args[0] if link.args else None
+        if state == _PG_NO_TABLE or number == _MYSQL_NO_TABLE:
+            return True
+        if isinstance(link, sqlite3.Error) and str(link).startswith("no such table"):
+            return True
+    return False
 
 
 def _unwrap(error: BaseException) -> Iterator[BaseException]:

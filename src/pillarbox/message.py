@@ -104,7 +104,7 @@ _FOLLOWS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.SENDING: frozenset({State.DELIVERED, State.PENDING, State.FAILED}),
         State.DELIVERED: frozenset({State.PENDING}),
         State.FAILED: frozenset({State.PENDING, State.DISCARDED}),
-        State.SKIPPED: frozenset({State.PENDING}),
+        State.SKIPPED: frozenset({State.PENDING, State.DISCARDED}),
         State.DISCARDED: frozenset({State.PENDING}),
     }
 )

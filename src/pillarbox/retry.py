@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "RetryPolicy"]
@@ -32,6 +33,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.attempts is not None and self.attempts < 1:
             raise ConfigError("A retry policy needs at least 1 attempt, or none counted (forever).")
         if not 0 <= self.jitter < 1:

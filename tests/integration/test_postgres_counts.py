@@ -159,3 +159,11 @@ async def test_a_correlation_id_is_found_by_its_index(shop: Shop, statement: str
     plan = "\n".join(row[0] for row in await shop.connection.fetch(f"explain {sql}", *parameters.values))
     assert "_corr_idx" in plan, plan
     assert not re.search("Seq Scan on pillarbox_(outbox|history_p0 )", plan)
+
+
+async def test_a_table_that_was_never_analysed_has_no_estimate_of_its_rows(shop: Shop) -> None:
+    await shop.put(500)
+    rows = {one.name: one.rows for one in await shop.store.tables()}
+    assert (rows["pillarbox_outbox"], rows["pillarbox_journal"]) == (None, 0)
+    await shop.run("analyze pillarbox_outbox")
+    assert {one.name: one.rows for one in await shop.store.tables()}["pillarbox_outbox"] == 500

@@ -505,7 +505,7 @@ async def test_a_statement_on_a_connection_that_was_dropped_meets_an_absent_serv
             async with opened.quick() as connection:
                 if dropped:
                     assert opened._pool is not None
-                    opened._pool._drop(connection)
+                    opened._pool._drop(connection, 0.0)
                 raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
 
         with pytest.raises(StoreUnavailable):

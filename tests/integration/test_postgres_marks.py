@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from pillarbox.contracts.store import Cursor
+from pillarbox.contracts.store import Cursor, IdleLanes
 from pillarbox.message import Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.postgres.store import PostgresStore
@@ -153,7 +153,7 @@ async def test_the_first_read_of_a_lane_begins_where_it_is_done_with(store: Post
     ids, cursor = await read(store, None)
     assert ids == [2_001]
     # As it would be if a mark were wrong: the first read does not see it, and the safety net does.
-    await admin.execute("update pillarbox_lane set done_to = 5000")
+    await admin.execute("update pillarbox_lane set done_to = 2001")
     assert (await read(store, None))[0] == []
     assert (await read(store, cursor.restart((), whole=[3])))[0] == [2_001]
 
@@ -219,3 +219,75 @@ async def test_marks_of_another_server_do_not_count(store: PostgresStore, admin:
     await admin.execute(INSERT, 1, 3)
     await admin.execute("update pillarbox_lane set done_to = 3000, done_tx = '9000000000000'")
     assert (await read(store, None))[0] == [1]
+
+
+async def test_a_mark_above_the_sequence_is_ignored_and_removed(
+    store: PostgresStore, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A switch by logical replication copies the marks, and not the sequence."""
+    await own(store)
+    await admin.execute(INSERT, 300, 3)
+    await admin.execute("delete from pillarbox_outbox")
+    await admin.execute("update pillarbox_lane set done_to = 1600, done_tx = pg_current_xact_id()")
+    await admin.execute(INSERT, 2, 3)
+    assert (await read(store, None))[0] == [301, 302]
+    assert await list_done(admin) == {0}, "or it would count once the sequence has passed it"
+    assert "the sequence went back" in caplog.text
+
+
+async def test_a_mark_above_the_sequence_is_reported(postgres_url: str, names: Names, admin: Any) -> None:
+    await admin.execute(INSERT, 300, 3)
+    await admin.execute("insert into pillarbox_lane (destination, partition, done_to) values ('orders', 3, 1600)")
+    (difference,) = await open_schema(parse_store_url(postgres_url), names=names).verify()
+    assert (difference.item, difference.found) == ("counter of ids", "300")
+    assert difference.expected == "1600 or higher, as the marks of lanes are"
+    store = PostgresStore(postgres_url, schema=names.schema)
+    await store.open()
+    try:
+        findings = [finding for finding in await store.inspect() if finding.code == "postgresql.ids-behind"]
+    finally:
+        await store.close()
+    assert "marked as done with up to 1600" in findings[0].what
+
+
+@pytest.mark.parametrize("notices", ["read", "peek", "mark"])
+async def test_what_was_read_from_a_lost_server_marks_nothing_on_the_next(
+    store: PostgresStore, admin: Any, notices: str
+) -> None:
+    """Behind a pooler the connection stays, and the server behind it is another one, without the last commits."""
+    relay_id = await own(store)
+    await admin.execute(INSERT, 2_000, 3)
+    await admin.execute("delete from pillarbox_outbox where id < 2000")
+    _, cursor = await read(store, None)
+    await store.mark_lanes(relay_id)
+    await admin.execute("delete from pillarbox_outbox")
+    await admin.execute("select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 300)")
+    started_at = await admin.fetchval("select pg_postmaster_start_time() - interval '1 day'")
+    if notices != "mark":
+        store._database._started_at = started_at  # as if another server had answered before
+    if notices == "read":
+        await read(store, cursor)
+    if notices == "peek":
+        await store.peek({"orders": IdleLanes(LANES, cursor)})
+    for _ in range(3):
+        await store.mark_lanes(relay_id)
+    assert await list_done(admin) == {0}
+    await admin.execute(INSERT, 2, 3)
+    assert (await read(store, None))[0] == [301, 302]
+
+
+async def test_no_mark_is_written_to_another_server_than_was_read(store: PostgresStore, admin: Any) -> None:
+    """The server may change between the statement that finds lanes and the one that marks them."""
+    await own(store)
+    await admin.execute(INSERT, 2_000, 3)
+    other = await admin.fetchval("select pg_postmaster_start_time() - interval '1 day'")
+    statement, table = store._sql["lanes_mark_done"], store._names.table("outbox")
+    mark_one = (["orders"], [3], [2_000], 1)
+    async with store._database.quick() as connection:
+        await connection.execute(statement, *mark_one, other, table)
+        assert await list_done(admin) == {0}
+        here = await connection.fetchval("select pg_postmaster_start_time()")
+        await connection.execute(statement, ["orders"], [3], [2_001], 1, here, table)
+        assert await list_done(admin) == {0}, "no message has that id"
+        await connection.execute(statement, *mark_one, here, table)
+    assert await list_done(admin) == {0, 2_000}

@@ -311,12 +311,37 @@ async def test_the_archive_takes_everything_before_a_drop(shop: Shop) -> None:
     await shop.close([young], written=8 * DAY, closed=DAY)
     taken = Taken()
     janitor = shop.janitor(archive=taken)
-    janitor._retention = Retention(delivered=WEEK, batch=30)
+    janitor._retention = Retention(delivered=WEEK, skipped=WEEK, batch=30)
 
     assert await janitor.drop_partitions() == len(OLD) + 1
 
     assert taken.ids == [*OLD, skipped]
     assert await shop.list_ids() == [young, 3 * MILLION + 1]
+
+
+async def test_the_first_and_the_last_message_of_a_partition_are_archived_before_it_goes(shop: Shop) -> None:
+    first, last = 2 * MILLION, 3 * MILLION - 1
+    await shop.close_in_full_partition([first, last])
+    taken = Taken()
+
+    assert await shop.janitor(archive=taken).run_once() == 2
+
+    assert taken.ids == [first, last]
+    assert "p2" not in await shop.list_partitions()
+
+
+async def test_the_journal_of_a_message_at_another_destination_outlives_the_partition(shop: Shop) -> None:
+    await shop.close_in_full_partition(OLD)
+    await shop.run(
+        "insert into pillarbox_journal (message_id, destination, action, at, by) "
+        "select message_id, d, 'noted', now(), 'test' from pillarbox_history, unnest(array['orders', 'billing']) d "
+        "where id = $1",
+        OLD[3],
+    )
+
+    assert await shop.janitor().run_once() == len(OLD)
+
+    assert await shop.run("select array_agg(destination) from pillarbox_journal where action = 'noted'") == ["billing"]
 
 
 async def test_nothing_is_dropped_that_the_archive_did_not_take(shop: Shop) -> None:
@@ -486,21 +511,24 @@ async def test_a_relay_without_the_right_deletes_row_by_row(
 # --- plans ---
 
 
-@pytest.mark.parametrize("statement", ["purge_ids", "reopen"])
+@pytest.mark.parametrize("statement", ["purge_archived", "reopen"])
 async def test_a_message_that_is_named_by_its_id_is_looked_for_in_its_partition_alone(
     shop: Shop, statement: str
 ) -> None:
     await shop.close([2 * MILLION + 5], written=DAY, closed=DAY, state=State.FAILED)
     sql = Statements("pillarbox.stores.postgres", shop.names)
     texts = {
-        "purge_ids": (sql["purge_ids"], "'{2000005}'"),
+        "purge_archived": (sql["purge_archived"], "'{2000005}', '{failed}', '{now}'"),
         "reopen": (
             sql.fill("reopen", "id = any('{2000005}'::bigint[])"),
             "'{failed}', false, null, 10, 'redriven', 'ann', null, null",
         ),
     }
     text, values = texts[statement]
-    kinds = {"purge_ids": "bigint[]", "reopen": "text[], boolean, text, bigint, text, text, text, timestamptz"}
+    kinds = {
+        "purge_archived": "bigint[], text[], timestamptz[]",
+        "reopen": "text[], boolean, text, bigint, text, text, text, timestamptz",
+    }
     await shop.connection.execute("; ".join(f"set {name} = '{value}'" for name, value in SESSION_SETTINGS))
     await shop.connection.execute(f"prepare looked ({kinds[statement]}) as {text}")
     rows = await shop.connection.fetch(f"explain (analyze, costs off, timing off) execute looked({values})")

@@ -144,7 +144,7 @@ SORTS = dict.fromkeys(COUNTS, 1)
 SORTS |= {
     "inbox_counts": 1,
     "journal_messages": 1,
-    "first_tries": 1,
+    "tries": 1,
     "find_ended": 1,
     "find_held": 1,
     "journal_latest": 1,

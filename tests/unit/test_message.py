@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from uuid import RFC_4122, UUID
 
@@ -21,7 +23,7 @@ ALLOWED = {
     "sending": {"delivered", "pending", "failed"},
     "delivered": {"pending"},
     "failed": {"pending", "discarded"},
-    "skipped": {"pending"},
+    "skipped": {"pending", "discarded"},
     "discarded": {"pending"},
 }
 
@@ -96,3 +98,18 @@ def test_every_partition_is_used() -> None:
 
 def test_the_reserved_destination_is_none_that_a_user_can_name() -> None:
     assert SKIPPED_DESTINATION.startswith("_")
+
+
+def _draw_ids(count: int) -> list[UUID]:
+    return [new_message_id() for _ in range(count)]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_ids_of_several_processes_never_meet(method: str) -> None:
+    """A process that was forked has its parent's memory, and must not draw what the parent draws."""
+    _draw_ids(100)  # so that whatever is drawn in advance is there before the fork
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context(method)) as pool:
+        drawn = [one for ids in pool.map(_draw_ids, [2_000] * 6) for one in ids]
+    drawn += _draw_ids(2_000)
+    assert len(set(drawn)) == len(drawn)

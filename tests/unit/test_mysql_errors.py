@@ -12,7 +12,6 @@ from sqlalchemy.exc import DBAPIError
 
 from pillarbox.database_errors import ErrorClass, classify_error
 from pillarbox.errors import StoreUnavailable
-from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, LOCK_TIMEOUTS, NOT_LEADER, UNAVAILABLE
 from pillarbox.stores.mariadb.connection import _is_connection_lost, map_errors
 
 
@@ -28,7 +27,13 @@ DRIVERS: dict[str, type[Exception]] = {
     "asyncmy": asyncmy.errors.OperationalError,
     "mysqlclient": _imitate_mysqlclient(),
 }
-KILLED = (1053, 1317, 1927, 3024, 3169, 4031)
+# As the servers document them. Not read from the code: a number that is missing there must be noticed.
+ENDED = (1053, 1080, 1152, 1184, 1317, 1927, 3169, 4031)
+EXHAUSTED = (1021, 1030, 1037, 1038, 1040, 1041, 1114, 1129, 1135, 1203, 1226, 1969, 3024)
+NOT_LEADER = (1047, 1290, 1792, 1836, 3032, 3100, 3168)
+NETWORK = (1158, 1159, 1160, 1161)
+OUTAGES = (*ENDED, *EXHAUSTED, *NOT_LEADER, *NETWORK)
+CONFLICTS = (1020, 1205, 1213, 3101, 3572)
 
 
 def raised(driver: str, number: int) -> Exception:
@@ -36,7 +41,7 @@ def raised(driver: str, number: int) -> Exception:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("number", sorted({*KILLED, *UNAVAILABLE}))
+@pytest.mark.parametrize("number", OUTAGES)
 def test_a_consumer_waits_for_a_server_that_ended_its_connection(driver: str, number: int) -> None:
     error = raised(driver, number)
 
@@ -45,7 +50,7 @@ def test_a_consumer_waits_for_a_server_that_ended_its_connection(driver: str, nu
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("number", sorted(CONFLICTS | LOCK_TIMEOUTS))
+@pytest.mark.parametrize("number", CONFLICTS)
 def test_a_consumer_repeats_a_conflict_at_once(driver: str, number: int) -> None:
     assert classify_error(raised(driver, number)) is ErrorClass.CONFLICT
 
@@ -56,13 +61,13 @@ def test_what_the_handler_did_wrong_is_its_failure(driver: str, number: int) -> 
     assert classify_error(raised(driver, number)) is ErrorClass.FAILURE
 
 
-@pytest.mark.parametrize("number", sorted({*KILLED, *UNAVAILABLE, *CONFLICTS, *LOCK_TIMEOUTS}))
+@pytest.mark.parametrize("number", [*OUTAGES, *CONFLICTS])
 def test_a_store_tries_again(number: int) -> None:
     with pytest.raises(StoreUnavailable), map_errors():
         raise pymysql.OperationalError(number, "it was ended")
 
 
-@pytest.mark.parametrize("number", sorted(CONNECTION_ENDED))
+@pytest.mark.parametrize("number", ENDED)
 def test_a_store_does_not_use_a_connection_again_that_was_ended(number: int) -> None:
     assert _is_connection_lost(pymysql.OperationalError(number, "it was ended"))
 
@@ -84,10 +89,9 @@ def test_no_statement_calls_what_mysql_no_longer_has(function: str) -> None:
     assert called == []
 
 
-@pytest.mark.parametrize("number", [1047, 1290, 1792, 1836, 3032, 3100, 3168])
+@pytest.mark.parametrize("number", NOT_LEADER)
 def test_a_server_that_is_no_leader_any_more_is_an_outage(number: int) -> None:
     """Never a refusal of the message: another server takes it."""
-    assert number in NOT_LEADER
     with pytest.raises(StoreUnavailable), map_errors():
         raise pymysql.OperationalError(number, "it takes no writes")
     assert classify_error(pymysql.InternalError(number, "it takes no writes")) is ErrorClass.OUTAGE
@@ -95,5 +99,4 @@ def test_a_server_that_is_no_leader_any_more_is_an_outage(number: int) -> None:
 
 @pytest.mark.parametrize("number", [1213, 3101])
 def test_a_conflict_at_the_commit_of_a_cluster_is_repeated(number: int) -> None:
-    assert number in CONFLICTS
     assert classify_error(pymysql.OperationalError(number, "certification failed")) is ErrorClass.CONFLICT

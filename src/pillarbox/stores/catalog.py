@@ -43,16 +43,30 @@ class IdCounter(msgspec.Struct, frozen=True, kw_only=True):
     highest: int = 0
     """Highest id of all messages, without the ids above 2^52 that replace others."""
 
+    mark: int = 0
+    """Highest id up to which a lane is marked as done with. Relays ignore a mark above the counter, and remove it."""
+
+    @property
+    def least(self) -> int:
+        """Where the counter must stand at least."""
+        return max(self.highest, self.mark)
+
     @property
     def is_behind(self) -> bool:
-        return self.last is not None and self.last < self.highest
+        return self.last is not None and self.last < self.least
 
     def list_differences(self) -> list[Difference]:
         """Return the difference that `schema verify` reports, if there is one."""
         if not self.is_behind:
             return []
-        expected = f"{self.highest} or higher, as the ids of messages are"
+        given = "the ids of messages" if self.highest >= self.mark else "the marks of lanes"
+        expected = f"{self.least} or higher, as {given} are"
         return [Difference(item="counter of ids", problem="different", expected=expected, found=str(self.last))]
+
+    def _describe_least(self) -> str:
+        if self.highest >= self.mark:
+            return f"a message has the id {self.highest}"
+        return f"a lane is marked as done with up to {self.mark}"
 
     def list_findings(self, *, code: str, fix: str) -> list[Finding]:
         """Return the finding that the doctor reports, if there is one."""
@@ -62,8 +76,8 @@ class IdCounter(msgspec.Struct, frozen=True, kw_only=True):
             Finding(
                 code=code,
                 severity=Severity.CRITICAL,
-                what=f"The counter of message ids stands at {self.last}, but a message has the id {self.highest}: a "
-                "restore took it back.",
+                what=f"The counter of message ids stands at {self.last}, but {self._describe_least()}: a restore or a "
+                "failover took it back.",
                 why="New messages get ids that older ones have, and come before older messages of their key that are "
                 "still open.",
                 fix=fix,

@@ -6,7 +6,16 @@ import contextlib
 import socket
 from typing import Any, Final
 
-__all__ = ["KEEPALIVE_COUNT", "KEEPALIVE_IDLE", "KEEPALIVE_INTERVAL", "SEND_TIMEOUT", "AnswerLimit", "set_keepalive"]
+__all__ = [
+    "KEEPALIVE_COUNT",
+    "KEEPALIVE_IDLE",
+    "KEEPALIVE_INTERVAL",
+    "SEND_TIMEOUT",
+    "AnswerLimit",
+    "limit_answers",
+    "limit_heartbeats",
+    "set_keepalive",
+]
 
 KEEPALIVE_IDLE: Final = 10
 KEEPALIVE_INTERVAL: Final = 3
@@ -22,6 +31,8 @@ _OPTIONS: Final = (
     ("TCP_USER_TIMEOUT", int(SEND_TIMEOUT * 1000)),
 )
 
+_LEAST_LIMIT: Final = 3.0
+_LEAST_HEARTBEAT_LIMIT: Final = 1.0
 _CALM: Final = 60.0
 """Seconds without a slow answer after which the limit is what it was at first."""
 
@@ -29,7 +40,8 @@ _CALM: Final = 60.0
 class AnswerLimit:
     """Seconds within which the server should answer a relay.
 
-    A late answer doubles the limit for a while, up to `longest`: a server that is only slow gets its time.
+    A late answer doubles the limit for a while, up to `longest`: a server that is only slow gets its time. Calls that
+    waited beside each other double it once: a firewall that forgets a connection forgets all of them.
     """
 
     def __init__(self, seconds: float, *, longest: float) -> None:
@@ -37,6 +49,7 @@ class AnswerLimit:
         self._longest = longest
         self._seconds = self._first
         self._slow_at = float("-inf")
+        self._doubled_at = float("-inf")
 
     def get(self, now: float) -> float:
         """Return the limit for a call that begins now."""
@@ -44,15 +57,29 @@ class AnswerLimit:
             self._seconds = self._first
         return self._seconds
 
-    def double(self, now: float) -> None:
-        """Note that no answer came within the limit."""
-        self._seconds = min(2 * self._seconds, self._longest)
+    def double(self, now: float, *, began_at: float) -> None:
+        """Note that no answer came within the limit to a call that began then."""
         self._slow_at = now
+        if began_at >= self._doubled_at:  # an earlier call waited beside the one that doubled it
+            self._seconds = min(2 * self._seconds, self._longest)
+            self._doubled_at = now
 
     def note(self, seconds: float, now: float) -> None:
         """Note an answer. While some are slower than the first limit, the limit does not go back."""
         if seconds > self._first:
             self._slow_at = now
+
+
+def limit_answers(lease: float, *, timeout: float) -> AnswerLimit:
+    """Return the limit of what a relay asks with a lease of so many seconds, except heartbeats."""
+    return AnswerLimit(max(_LEAST_LIMIT, lease / 3), longest=timeout)
+
+
+def limit_heartbeats(lease: float, *, timeout: float) -> AnswerLimit:
+    """Return the limit of heartbeats: never more than a third of the lease, so that two more fit into it."""
+    return AnswerLimit(
+        max(_LEAST_HEARTBEAT_LIMIT, lease / 5), longest=min(max(_LEAST_HEARTBEAT_LIMIT, lease / 3), timeout)
+    )
 
 
 def set_keepalive(connection: Any) -> None:

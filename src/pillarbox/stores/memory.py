@@ -61,6 +61,7 @@ from pillarbox.contracts.store import (
     StoreFacts,
     StoreFeatures,
     TableStatus,
+    Tries,
     Wakeups,
 )
 from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Insert, Start, TakeRedriven
@@ -81,14 +82,22 @@ from pillarbox.stores.rules import (
     eligible_states,
     explain_empty_batch,
     find_fingerprint,
-    find_phase,
     group_by_strikes,
+    list_phases,
     list_purged_statuses,
     matches,
     select_missing,
     sort_failure_groups,
 )
-from pillarbox.stores.statistics import add_rollups, classify_failure, count_deliveries
+from pillarbox.stores.statistics import (
+    RecordedTries,
+    add_rollups,
+    add_tries,
+    attach_tries,
+    build_tries,
+    classify_failure,
+    count_deliveries,
+)
 from pillarbox.stores.waiting import split_by_key
 
 __all__ = ["InboxRow", "LaneRow", "MemoryData", "MemoryStore", "MemoryTransaction", "Snapshot", "Transactions"]
@@ -257,16 +266,15 @@ class MemoryStore:
         return [row for lane in partitions for row in rows.in_lane(destination, lane) if row.waits in waits]
 
     async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
-        firsts: dict[UUID, datetime] = {}
-        for entry in self._data.journal:
-            if entry.destination != destination or entry.message_id is None or entry.message_id not in message_ids:
-                continue
-            if entry.action in (Action.REDRIVEN, Action.REPLAYED):
-                firsts.pop(entry.message_id, None)
-            elif entry.action == Action.TRIED:
-                firsts.setdefault(entry.message_id, entry.at)
         now = self._clock.now()
-        return {message_id: now - at for message_id, at in firsts.items()}
+        return {
+            message_id: now - one.unspent_at
+            for (message_id, served), one in self._read_tries(message_ids).items()
+            if served == destination and one.unspent_at is not None
+        }
+
+    def _read_tries(self, message_ids: Collection[UUID]) -> Mapping[tuple[UUID, str], RecordedTries]:
+        return add_tries(entry for entry in self._data.journal if entry.message_id in message_ids)
 
     # --- claims ---
 
@@ -548,7 +556,7 @@ class MemoryStore:
         states = eligible_states(Action.DISCARDED, selection)
 
         def change(message: Message) -> Message:
-            return replace(message, state=State.DISCARDED, waits=None, last_error=reason, status_at=self._clock.now())
+            return replace(message, state=State.DISCARDED, waits=None, status_at=self._clock.now())
 
         def count(message: Message) -> None:
             self._count(message.destination, "discarded")
@@ -599,7 +607,7 @@ class MemoryStore:
         after: Callable[[Message], None] | None = None,
     ) -> BulkResult:
         """Change the first of the selected messages in these states; `change` returns None to leave one alone."""
-        selected = [message for message in self._messages() if matches(message, selection)]
+        selected = [message for message in self._messages() if self._matches(message, selection)]
         able = [(m, changed) for m in selected if m.state in states and (changed := change(m)) is not None][:limit]
         if not able:
             return self._refuse(action, selection)
@@ -637,8 +645,10 @@ class MemoryStore:
         old = [row for row in closed if now - _known(row.status_at) >= older_than]
         return self._delete_closed(sorted(old, key=attrgetter("status_at", "id"))[:limit])
 
-    async def purge_ids(self, ids: Sequence[int]) -> int:
-        return self._delete_closed([row for id in set(ids) if (row := self._data.history.get(id)) is not None])
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        archived = {(one.id, one.state, one.status_at) for one in messages}
+        rows = [row for id in {one.id for one in messages} if (row := self._data.history.get(id)) is not None]
+        return self._delete_closed([row for row in rows if (row.id, row.state, row.status_at) in archived])
 
     async def restore(self, messages: Sequence[Message], *, by: str) -> int:
         now, rows = self._clock.now(), list(self._messages())
@@ -752,7 +762,7 @@ class MemoryStore:
 
     async def discard_inbox(self, selection: InboxSelection, *, by: str, reason: str, limit: int) -> int:
         def change(row: InboxRow) -> InboxRow:
-            return replace(row, status="done", last_error=reason, message=None, status_at=self._clock.now())
+            return replace(row, status="done", message=None, status_at=self._clock.now())
 
         return self._change_inbox(selection, limit, change, Action.DISCARDED, by=by, reason=reason)
 
@@ -831,7 +841,7 @@ class MemoryStore:
     async def find(
         self, selection: Selection, *, limit: int, payloads: bool = True, order: Order = Order.ID
     ) -> Sequence[Message]:
-        found = [message for message in self._messages() if matches(message, selection)]
+        found = [message for message in self._messages() if self._matches(message, selection)]
         if order is Order.ATTEMPTS:
             found.sort(key=attrgetter("attempts"), reverse=True)
         elif order is Order.NEWEST:
@@ -842,8 +852,16 @@ class MemoryStore:
         return found if payloads else [replace(message, payload=b"") for message in found]
 
     async def count(self, selection: Selection, *, limit: int | None = None) -> int:
-        total = sum(matches(message, selection) for message in self._messages())
+        total = sum(self._matches(message, selection) for message in self._messages())
         return total if limit is None else min(total, limit)
+
+    def _matches(self, message: Message, selection: Selection) -> bool:
+        if not matches(message, selection):
+            return False
+        if selection.phase is None:
+            return True
+        at = selection.phase_at or self._clock.now()
+        return selection.phase in list_phases(message, since=self._data.first_due_at(message), at=at)
 
     async def find_key(
         self, destination: str, *, partition: int, key: str, after: int = 0, limit: int = 10
@@ -853,11 +871,15 @@ class MemoryStore:
 
     async def count_phases(self, *, limit: int = 100_000) -> Sequence[PhaseCount]:
         now = self._clock.now()
-        counts = Counter((one.destination, find_phase(one, now)) for one in self._messages())
+        counts = Counter(
+            (one.destination, phase)
+            for one in self._messages()
+            for phase in list_phases(one, since=self._data.first_due_at(one), at=now)
+        )
         return [
             PhaseCount(destination=destination, phase=phase, count=min(count, limit), more=count >= limit)
             for (destination, phase), count in sorted(counts.items(), key=str)
-            if phase not in (None, Phase.DUE)
+            if phase is not Phase.DUE
         ]
 
     async def lane_backlogs(self, destination: str, *, limit: int = 1_000) -> Sequence[LaneBacklog]:
@@ -923,16 +945,24 @@ class MemoryStore:
         ]
         return entries[max(0, len(entries) - limit) :]
 
-    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+    async def failure_groups(
+        self, *, destination: str | None = None, limit: int = 100, counted_to: int = 10_000
+    ) -> Sequence[FailureGroup]:
         groups: dict[tuple[str, str], list[Message]] = defaultdict(list)
         for message in self._messages():
+            if destination not in (None, message.destination):
+                continue
             if (fingerprint := find_fingerprint(message)) is not None:
                 groups[message.destination, fingerprint].append(message)
         found = [
-            build_failure_group(destination, fingerprint, messages, counted_to=counted_to)
-            for (destination, fingerprint), messages in groups.items()
+            build_failure_group(name, fingerprint, messages, counted_to=counted_to)
+            for (name, fingerprint), messages in groups.items()
         ]
-        return sort_failure_groups(found)[:limit]
+        largest = sort_failure_groups(found)[:limit]
+        return attach_tries(largest, self._read_tries({group.example.message_id for group in largest}))
+
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        return build_tries(messages, self._read_tries({message.message_id for message in messages}))
 
     async def count_blocked(
         self, destination: str, *, limit: int = 50, counted_to: int = 1_000

@@ -42,8 +42,8 @@ __all__ = [
     "eligible_states",
     "explain_empty_batch",
     "find_fingerprint",
-    "find_phase",
     "group_by_strikes",
+    "list_phases",
     "list_possible_ids",
     "list_purged_statuses",
     "list_states",
@@ -125,7 +125,7 @@ def attach_messages(claims: Iterable[Claim], messages: Iterable[Message]) -> lis
 _ELIGIBLE: Final = {
     Action.REDRIVEN: (State.FAILED, State.DISCARDED),
     Action.REPLAYED: (State.DELIVERED,),
-    Action.DISCARDED: (State.PENDING, State.FAILED),
+    Action.DISCARDED: (State.PENDING, State.FAILED, State.SKIPPED),
     Action.DEFERRED: (State.PENDING,),
 }
 
@@ -133,15 +133,16 @@ _ELIGIBLE: Final = {
 def eligible_states(action: Action, selection: Selection, *, to: str | None = None) -> list[State]:
     """List the states that the action applies to and the selection allows. A skipped message needs a destination.
 
-    A redrive by filters alone means what failed. What was discarded or skipped was closed on purpose: that must be
-    named, by its state or by its id.
+    A redrive by filters alone means what failed, and a discard what is open or failed: what was discarded or skipped
+    must be named, by its state or by its id.
     """
     states = _ELIGIBLE[action] if to is None else (*_ELIGIBLE[action], State.SKIPPED)
     if selection.fingerprint is not None:
         states = tuple(state for state in states if state is State.FAILED)
     is_by_filters = selection.ids is None and selection.message_ids is None and selection.states is None
-    if action is Action.REDRIVEN and is_by_filters:
-        return [State.FAILED]
+    if is_by_filters:
+        named = (State.DISCARDED, State.SKIPPED)
+        return [state for state in states if state not in named or action not in (Action.REDRIVEN, Action.DISCARDED)]
     return [state for state in states if selection.states is None or state in selection.states]
 
 
@@ -311,27 +312,29 @@ def find_fingerprint(message: Message) -> str | None:
     return fingerprint(message.last_error or "") if message.state is State.FAILED else None
 
 
-def find_phase(message: Message, at: datetime | None) -> Phase | None:
-    """Return where an open message stands at a time; None for one that is sending or closed."""
-    match message.waits:
-        case Waits.HELD:
-            return Phase.HELD
-        case _ if message.state is not State.PENDING:
-            return None
-        case Waits.PARKED:
-            return Phase.PARKED
-        case Waits.DEFERRED | Waits.RETRY if at is None or message.available_at is None or message.available_at > at:
-            return Phase.LATER
-    return Phase.DUE
+def list_phases(message: Message, *, since: datetime, at: datetime) -> list[Phase]:
+    """List the phases in which an open message stands at a time; none for one that is sending or closed.
+
+    `since` is when it first could have been sent.
+    """
+    if message.waits is Waits.HELD:
+        return [Phase.HELD]
+    if message.state is not State.PENDING:
+        return []
+    narrower = {Waits.RETRY: [Phase.RETRY], Waits.PARKED: [Phase.PARKED]}.get(message.waits or Waits.DEFERRED, [])
+    is_due = message.waits is None or since <= at
+    return [Phase.DUE if is_due else Phase.LATER, *narrower]
 
 
 def matches(message: Message, selection: Selection) -> bool:
-    """Return whether every condition that is set holds for a stored message, in the state that operators see."""
+    """Return whether every condition that is set holds for a stored message, in the state that operators see.
+
+    The phase is not looked at: it depends on a time that the message does not have.
+    """
     created_at, status_at = message.created_at, message.status_at
     return (
         message.id > selection.after
         and (selection.before is None or message.id < selection.before)
-        and (selection.phase is None or find_phase(message, selection.phase_at) is selection.phase)
         and (selection.ids is None or message.id in selection.ids)
         and (selection.message_ids is None or message.message_id in selection.message_ids)
         and (selection.states is None or message.state in selection.states)

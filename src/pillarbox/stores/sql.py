@@ -33,6 +33,8 @@ _ORDERS: Final = {
     Order.NEWEST: "order by status_at desc, id desc\n",
     Order.LATEST: "order by id desc\n",
 }
+_SINCE: Final = "coalesce(due_at, case waits when 'deferred' then available_at end, created_at)"
+"""When an open message first could have been sent, as the indexes and the counts of all stores have it."""
 _ATTEMPTS: Final = 19
 _STATUS_AT: Final = 21
 """Columns of a found row."""
@@ -207,10 +209,10 @@ def build_conditions(selection: Selection, binder: Binder, *, key: str = "key") 
 
 
 def _build_phase(phase: Phase, at: datetime | None, binder: Binder) -> str:
-    if phase in (Phase.PARKED, Phase.HELD):
+    if phase in (Phase.RETRY, Phase.PARKED, Phase.HELD):
         return f"waits = '{phase.value}'"
     if at is None:
         raise ValueError("Whether a message is due depends on a time: give `phase_at` too.")
     if phase is Phase.LATER:
-        return f"waits in ('deferred', 'retry') and available_at > {binder.value(at)}"
-    return f"(waits is null or (waits in ('deferred', 'retry') and available_at <= {binder.value(at)}))"
+        return f"waits in ('deferred', 'retry', 'parked') and {_SINCE} > {binder.value(at)}"
+    return f"(waits is null or (waits in ('deferred', 'retry', 'parked') and {_SINCE} <= {binder.value(at)}))"

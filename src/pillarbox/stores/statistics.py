@@ -8,10 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import LATENCY_BOUNDS, Count, FailedOutcome, FailureGroup, Rollup
+from pillarbox.contracts.store import (
+    LATENCY_BOUNDS,
+    Action,
+    Count,
+    FailedOutcome,
+    FailureGroup,
+    JournalEntry,
+    Rollup,
+    Tries,
+)
 from pillarbox.message import Message, State, Waits
 
 __all__ = [
@@ -19,8 +29,12 @@ __all__ = [
     "ROLLUP_COLUMNS",
     "TOPICS_LOOKED_UP",
     "FailureCount",
+    "RecordedTries",
     "add_rollups",
+    "add_tries",
+    "attach_tries",
     "build_rollup",
+    "build_tries",
     "check_step",
     "choose_largest",
     "clamp_seconds",
@@ -54,6 +68,7 @@ ROLLUP_COLUMNS: Final = (
 # --- counts ---
 
 _Group = tuple[str, State, bool]
+_TRIES: Final = (Action.ATTEMPT_FAILED, Action.TRIED, Action.FAILED, Action.HELD)
 
 
 def complete_counts(counts: Sequence[Count], *, sending: Iterable[Count]) -> list[Count]:
@@ -173,6 +188,59 @@ def merge_failures(
             )
         )  # fmt: skip
     return sorted(built, key=lambda group: (-group.count, group.destination, group.fingerprint))
+
+
+# --- tries ---
+
+
+class RecordedTries(msgspec.Struct):
+    """Failed tries of one message at one destination, as the journal has them since the last redrive or replay."""
+
+    sent: int = 0
+    """Lines that only a message leaves which was sent."""
+    ends: int = 0
+    """Lines of a message that was given up and had spent no attempt: it may never have been sent."""
+    first_at: datetime | None = None
+    unspent_at: datetime | None = None
+    """Time of the first try that spent no attempt."""
+
+
+def add_tries(entries: Iterable[JournalEntry]) -> dict[tuple[UUID, str], RecordedTries]:
+    """Count tries from lines of a journal, by message and destination."""
+    tries: dict[tuple[UUID, str], RecordedTries] = {}
+    for entry in entries:
+        if entry.message_id is None:
+            continue
+        name = (entry.message_id, entry.destination)
+        if entry.action in (Action.REDRIVEN, Action.REPLAYED):
+            tries.pop(name, None)
+        elif entry.action in _TRIES:
+            one = tries.setdefault(name, RecordedTries(first_at=entry.at))
+            is_sent = entry.action in (Action.ATTEMPT_FAILED, Action.TRIED) or (entry.attempt or 0) > 0
+            one.sent, one.ends = one.sent + is_sent, one.ends + (not is_sent)
+            if entry.action == Action.TRIED and one.unspent_at is None:
+                one.unspent_at = entry.at
+    return tries
+
+
+def build_tries(messages: Iterable[Message], recorded: Mapping[tuple[UUID, str], RecordedTries]) -> dict[int, Tries]:
+    """Build the tries of messages by id. One that was never sent, such as an unreadable row, has none."""
+    tries = {}
+    for message in messages:
+        one = recorded.get((message.message_id, message.destination))
+        if one is not None and one.sent and one.first_at is not None:
+            tries[message.id] = Tries(one.sent + one.ends, one.first_at)
+    return tries
+
+
+def attach_tries(
+    groups: Iterable[FailureGroup], recorded: Mapping[tuple[UUID, str], RecordedTries]
+) -> list[FailureGroup]:
+    """Return groups of failures with the tries of their examples."""
+    return [
+        msgspec.structs.replace(group, tries=build_tries([group.example], recorded).get(group.example.id))
+        for group in groups
+    ]
 
 
 # --- rollups ---

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Final
@@ -47,6 +48,9 @@ _POSTGRES_PARAMETERS: Final = frozenset(
 """Connection parameters that go to the PostgreSQL driver as they are."""
 
 _MYSQL_PARAMETERS: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_key", "unix_socket"})
+_PARAMETERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {"mysql": _MYSQL_PARAMETERS, "postgresql": _POSTGRES_PARAMETERS | {"schema"}}
+)
 _SSL_MODES: Final = ("off", "on", "unverified")
 
 _ALIASES: Final = MappingProxyType({"postgres": "postgresql", "mariadb": "mysql"})
@@ -152,6 +156,7 @@ def _parse_postgresql(scheme: str, address: str, query: str) -> StoreUrl:
             "and a colon, and special characters in both and in options as %XX."
         )
     pairs = dict(_parse_pairs(query))
+    _check_ports([*hosts.split(","), *(f":{port}" for port in pairs.get("port", "").split(",") if port)])
     schema = _take_schema(pairs)
     ours = {name: value for name, value in pairs.items() if name not in _POSTGRES_PARAMETERS}
     theirs = "&".join(f"{name}={value}" for name, value in pairs.items() if name in _POSTGRES_PARAMETERS)
@@ -177,12 +182,21 @@ def _parse_mysql(scheme: str, address: str, query: str) -> StoreUrl:
             "The MySQL URL cannot be read: write mysql://user@host:3306/database, a password after the user and a "
             "colon, and special characters in both and in options as %XX."
         )
+    _check_ports(hosts.split(","))
     pairs = _parse_pairs(query)
     _check_ssl(pairs)
     ours = {name: value for name, value in pairs.items() if name not in _MYSQL_PARAMETERS}
     theirs = "&".join(f"{name}={value}" for name, value in pairs.items() if name in _MYSQL_PARAMETERS)
     dsn = f"{scheme}://{login}{at}{hosts}/{database}" + (f"?{theirs}" if theirs else "")
     return StoreUrl(scheme=scheme, dsn=dsn, redacted=redact_url(dsn), options=_check_options(scheme, ours))
+
+
+def _check_ports(hosts: Sequence[str]) -> None:
+    """Raise `ConfigError` for a port that no server can have."""
+    for host in hosts:
+        port = host.rpartition(":")[2] if not host.endswith("]") and ":" in host else ""
+        if port and not (port.isdecimal() and 0 < int(port) < 65_536):
+            raise ConfigError(f"The port {port} in the store URL is not between 1 and 65535: correct it.")
 
 
 def _check_ssl(pairs: Mapping[str, str]) -> None:
@@ -229,10 +243,18 @@ def _check_options(scheme: str, pairs: Mapping[str, str]) -> Mapping[str, str]:
     known = _OPTIONS[scheme]
     for name, value in pairs.items():
         if name not in known:
-            raise ConfigError(f"A {scheme} store has no option {name!r}; it has {_join_choices(sorted(known))}.")
+            raise ConfigError(f"A {scheme} store has no option {name!r}; {_suggest_option(scheme, name)}.")
         if value not in known[name]:
             raise ConfigError(f"The option {name} of a {scheme} store is one of {_join_choices(known[name])}.")
     return MappingProxyType(dict(pairs))
+
+
+def _suggest_option(scheme: str, name: str) -> str:
+    """Name the nearest option, also of those that go to the driver as they are, or list all of them."""
+    known = sorted({*_OPTIONS[scheme], *_PARAMETERS.get(scheme, ())})
+    if near := get_close_matches(name, known, n=1):
+        return f"the nearest known is {near[0]}"
+    return f"it has {_join_choices(known)}"
 
 
 def _suggest_sqlite(text: str) -> str:

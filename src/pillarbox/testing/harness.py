@@ -56,6 +56,8 @@ class StoreHarness(ABC):
     """Ways in which `insert_spoiled` can spoil a row, by name. The first leaves its key and its lane as they are."""
     refused_faults: Sequence[str] = ()
     """Others, with which the database refuses a row: no relay would ever read it, or the check is cheap."""
+    wakes: bool = True
+    """The store tells a relay of a commit. False for one that is only polled."""
     shows_raw: bool = True
     """A message shows what stands in the columns that cannot be read."""
 

@@ -35,7 +35,7 @@ from pillarbox.hosts import HostList
 from pillarbox.message import TABLES, Names
 from pillarbox.mysql_errors import CONFLICTS, CONNECTION_ENDED, EXHAUSTED, LOCK_TIMEOUTS, NOT_LEADER, UNAVAILABLE
 from pillarbox.redaction import redact_line
-from pillarbox.stores.liveness import AnswerLimit, set_keepalive
+from pillarbox.stores.liveness import AnswerLimit, limit_answers, limit_heartbeats, set_keepalive
 from pillarbox.stores.migrations import explain_missing_table
 from pillarbox.stores.sql import Statements
 from pillarbox.stores.sync_sql.database import SelectionParameters
@@ -71,8 +71,6 @@ _BEGIN_READ: Final = (
     "start transaction with consistent snapshot, read only",
 )
 _BEGIN_WRITE: Final = ("start transaction",)
-_LEAST_LIMIT: Final = 3.0
-_LEAST_HEARTBEAT_LIMIT: Final = 1.0
 """Seconds that a server may take for an answer to a relay, however short its lease is."""
 _CLOSE_TIMEOUT: Final = 2.0
 _CLOSE_STEP: Final = 0.01
@@ -214,8 +212,8 @@ class Database:
 
     def limit_answers(self, *, lease: timedelta) -> None:
         seconds = lease.total_seconds()
-        self._limit = AnswerLimit(max(_LEAST_LIMIT, seconds / 3), longest=self._timeout)
-        self._heartbeat_limit = AnswerLimit(max(_LEAST_HEARTBEAT_LIMIT, seconds / 5), longest=self._timeout)
+        self._limit = limit_answers(seconds, timeout=self._timeout)
+        self._heartbeat_limit = limit_heartbeats(seconds, timeout=self._timeout)
 
     async def _run_in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         if self._threads is None:
@@ -241,7 +239,7 @@ class Database:
             connection = self._borrow(limit.get(began_at))
         except StoreUnavailable as error:
             if _is_timeout(error):
-                limit.double(time.monotonic())
+                limit.double(time.monotonic(), began_at=began_at)
             raise
         try:
             for statement in begin:
@@ -257,7 +255,7 @@ class Database:
             is_leader = get_error_number(error) not in NOT_LEADER
             self._roll_back(connection, lost=not is_leader or _is_connection_lost(error), begun=bool(begin))
             if _is_timeout(error):
-                limit.double(time.monotonic())
+                limit.double(time.monotonic(), began_at=began_at)
             if not is_leader or _is_timeout(error):
                 # A frozen server accepts connections and does not answer: the next one is to be another server's.
                 self._servers.note_failure(connection.server)

@@ -23,6 +23,7 @@ from pillarbox.contracts.store import (
     TableStatus,
     Wakeups,
 )
+from pillarbox.durations import check_duration
 from pillarbox.errors import StoreError, StoreUnavailable
 from pillarbox.message import Names, State, Waits
 from pillarbox.stores.mariadb.checks import MariadbFacts, build_findings, read_facts
@@ -69,6 +70,7 @@ class MariadbStore(SyncSqlStore[Database]):
         wakeups: bool = True,
         reads_only: bool = False,
     ) -> None:
+        check_duration(timeout, "timeout")
         self._url = url
         self._names = Names(schema, prefix)
         self._watches = wakeups

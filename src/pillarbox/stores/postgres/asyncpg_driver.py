@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -162,7 +163,7 @@ class AsyncpgDriver:
             dsn,
             connect=self._make_connect(dsn),
             ssl=tls,
-            min_size=size,
+            **_choose_pool_size(size),
             max_size=size,
             connection_class=Registered,
             init=set_up,
@@ -202,6 +203,13 @@ def _decode_time(stored: tuple[int]) -> datetime | None:
 
 
 _SYSTEM_AUTHORITIES: Final = f"sslrootcert={SYSTEM_AUTHORITIES}"
+
+
+def _choose_pool_size(size: int) -> dict[str, int]:
+    """Return how many connections to open at first. A pool that restores them logs a stack trace each time."""
+    if "init_size" in inspect.signature(asyncpg.create_pool).parameters:
+        return {"min_size": 0, "init_size": size}
+    return {"min_size": size}
 
 
 def _secure(url: str) -> tuple[str, ssl.SSLContext | None]:

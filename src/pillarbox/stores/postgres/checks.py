@@ -81,8 +81,8 @@ async def read_facts(database: Database, sql: Statements, *, names: Names) -> Po
 
 async def read_counter(connection: Connection, sql: Statements, *, names: Names) -> IdCounter:
     """Read the counter of ids, and how far it should be."""
-    last, highest = await connection.fetchrow(sql["inspect_counter"], names.table("outbox"))
-    return IdCounter(last=last, highest=highest)
+    last, highest, mark = await connection.fetchrow(sql["inspect_counter"], names.table("outbox"))
+    return IdCounter(last=last, highest=highest, mark=mark)
 
 
 def build_findings(facts: PostgresFacts, *, long: timedelta = _LONG) -> Sequence[Finding]:
@@ -98,7 +98,7 @@ def build_findings(facts: PostgresFacts, *, long: timedelta = _LONG) -> Sequence
         *facts.counter.list_findings(
             code="postgresql.ids-behind",
             fix=f"Stop the writers, and run select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), "
-            f"{facts.counter.highest}), with your schema and prefix.",
+            f"{facts.counter.least}), with your schema and prefix.",
         ),
         *_check_transactions(facts),
     ]

@@ -19,7 +19,7 @@ from pillarbox.errors import (
     StoreUnavailable,
 )
 from pillarbox.redaction import redact_line
-from pillarbox.stores.liveness import AnswerLimit
+from pillarbox.stores.liveness import AnswerLimit, limit_answers, limit_heartbeats
 from pillarbox.stores.migrations import explain_missing_table
 from pillarbox.stores.postgres.dialect import PostgresDialect
 from pillarbox.stores.postgres.driver import (
@@ -109,8 +109,6 @@ _REFUSED_SETTING: Final = "startup parameter"
 """What a pooler says of a setting that it cannot keep for one client."""
 
 _CLOSE_TIMEOUT: Final = 2.0
-_LEAST_LIMIT: Final = 3.0
-_LEAST_HEARTBEAT_LIMIT: Final = 1.0
 """Seconds that a server may take for an answer to a relay, however short its lease is."""
 
 
@@ -142,7 +140,7 @@ class LentPool:
         try:
             async with self._pool.acquire(timeout=limit.get(began_at)) as connection:
                 began_at = loop.time()
-                alarm = loop.call_later(limit.get(began_at), self._drop, connection)
+                alarm = loop.call_later(limit.get(began_at), self._drop, connection, began_at)
                 try:
                     with self._name_drops():
                         yield connection
@@ -154,7 +152,7 @@ class LentPool:
                     alarm.cancel()
         except TimeoutError:
             if alarm is None:  # no connection could be opened in time
-                limit.double(loop.time())
+                limit.double(loop.time(), began_at=began_at)
             raise
         limit.note(loop.time() - began_at, loop.time())
 
@@ -172,10 +170,10 @@ class LentPool:
                 raise
             raise ConnectionResetError("the connection was dropped, because the server was silent") from error
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: Connection, began_at: float) -> None:
         self._drops += 1
         if self.limit is not None:
-            self.limit.double(asyncio.get_running_loop().time())
+            self.limit.double(asyncio.get_running_loop().time(), began_at=began_at)
         self._driver.abort(connection)
         self._pool.abort()  # what forgot one connection has likely forgotten all of that age
 
@@ -245,9 +243,9 @@ class Database:
             return
         seconds = lease.total_seconds()
         pool = await self._open_heartbeat_pool()
-        pool.limit = AnswerLimit(max(_LEAST_HEARTBEAT_LIMIT, seconds / 5), longest=self._timeout)
+        pool.limit = limit_heartbeats(seconds, timeout=self._timeout)
         self._heartbeat_pool = pool
-        self._pool.limit = AnswerLimit(max(_LEAST_LIMIT, seconds / 3), longest=self._timeout)
+        self._pool.limit = limit_answers(seconds, timeout=self._timeout)
 
     async def _open_heartbeat_pool(self) -> LentPool:
         if self._shared is None:

@@ -35,6 +35,7 @@ from pillarbox.contracts.store import (
     Selection,
     StoreFacts,
     TableStatus,
+    Tries,
 )
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.postgres.connection import Database, Now
@@ -47,7 +48,10 @@ from pillarbox.stores.statistics import (
     FAILURES_LOOKED_UP,
     TOPICS_LOOKED_UP,
     FailureCount,
+    RecordedTries,
+    attach_tries,
     build_rollup,
+    build_tries,
     check_step,
     choose_largest,
     complete_counts,
@@ -61,6 +65,7 @@ __all__ = ["Parameters", "PostgresQueries", "inbox_parameters"]
 
 _WAITING: Final = {
     Phase.LATER: [Waits.DEFERRED.value, Waits.RETRY.value],
+    Phase.RETRY: [Waits.RETRY.value],
     Phase.PARKED: [Waits.PARKED.value],
 }
 """Phases that are found by the index of what waits, and what waits so."""
@@ -183,12 +188,13 @@ class PostgresQueries:
             for row in rows
         ]  # fmt: skip
 
-    async def failure_groups(self, *, limit: int, counted_to: int) -> Sequence[FailureGroup]:
+    async def failure_groups(self, destination: str | None, *, limit: int, counted_to: int) -> Sequence[FailureGroup]:
         async with self._database.snapshot() as connection:
             counts = [
                 FailureCount(row[0], row[1], row[2], held=held)
                 for name, held in (("failed_groups", False), ("held_groups", True))
                 for row in await connection.fetch(self._sql[name], counted_to, GROUPS_WALKED)
+                if destination in (None, row[0])
             ]
             parts: list[FailureCount] = []
             largest = [part for group in choose_largest(counts, limit=limit) for part in group]
@@ -203,7 +209,20 @@ class PostgresQueries:
                 where = build_conditions(Selection(ids=[id_ for id_ in ids if id_ is not None]), parameters)
                 rows = await connection.fetch(self._sql.fill(name, where, payloads=False), *parameters.values)
                 found += [message_from_stored_row(row) for row in rows]
-        return merge_failures(parts, found, counted_to=counted_to, keys=shared)
+            groups = merge_failures(parts, found, counted_to=counted_to, keys=shared)
+            return attach_tries(groups, await self._read_tries(connection, [group.example for group in groups]))
+
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        async with self._database.unpinned() as connection:
+            return build_tries(messages, await self._read_tries(connection, messages))
+
+    async def _read_tries(
+        self, connection: Connection, messages: Sequence[Message]
+    ) -> Mapping[tuple[UUID, str], RecordedTries]:
+        """Read the failed tries of messages from the journal."""
+        names = [message.message_id for message in messages]
+        rows = await connection.fetch(self._sql["tries"], names, None, self._now()) if names else []
+        return {(row[0], row[1]): RecordedTries(*row[2:6]) for row in rows}
 
     async def _count_keys(self, connection: Connection, one: FailureCount) -> int:
         """Count the keys of a group whose messages are in both tables: a key may be in each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -55,9 +56,10 @@ from pillarbox.contracts.store import (
     StoreFacts,
     StoreFeatures,
     TableStatus,
+    Tries,
     Wakeups,
 )
-from pillarbox.durations import FOREVER, LONGEST
+from pillarbox.durations import FOREVER, LONGEST, check_duration
 from pillarbox.errors import ConfigError, Fenced, StoreRefused
 from pillarbox.message import TABLES, Message, Names, State, Waits
 from pillarbox.stores.compatibility import FIRST_DECLARED, SchemaVersion
@@ -89,13 +91,17 @@ from pillarbox.stores.rules import (
     select_missing,
 )
 from pillarbox.stores.sql import build_conditions
-from pillarbox.stores.statistics import clamp_seconds
 from pillarbox.stores.unreadable import NO_TIME, decode_labels, is_key_of_lane
 from pillarbox.stores.waiting import DueSearch, split_by_key
 
 __all__ = ["PostgresStore", "Snapshot", "build_small_read"]
 
 _NEVER: Final = 2**63 - 1
+log: Final = logging.getLogger("pillarbox.store")
+_MARKS_ABOVE: Final = (
+    "%d lanes of %s are marked as done with beyond the last id that was drawn: the sequence went back, by a restore or "
+    "a failover that lost commits. The marks are removed; run `pillarbox schema verify`."
+)
 _SQL_ASCII: Final = (
     "The database of the store has the encoding SQL_ASCII, in which PostgreSQL does not know what its texts mean; "
     "create a database with ENCODING 'UTF8' TEMPLATE template0, and restore a dump of this one into it."
@@ -142,6 +148,7 @@ class PostgresStore:
         shared: SharedDatabase | None = None,
     ) -> None:
         check_keep(keep)
+        check_duration(timeout, "timeout")
         self._shared = shared
         self._url = url
         self._reads_only = reads_only
@@ -168,9 +175,7 @@ class PostgresStore:
             self.features = StoreFeatures(name="postgresql", late_rows=True, notifies=False, shared=True)
             self._reading = PortableReading(self._database, self._sql, now=self._now)
         self._queries = PostgresQueries(self._database, self._sql, now=self._now)
-        self._highest = 0
-        """The highest id of a message that was read from this server."""
-        self._done: _Done | None = None
+        self._learned = _Learned(None)
         self._counted_reads = 0
         """How many of the next reads count bytes as they go."""
         self._partitions = NoPartitions() if is_portable else Partitions(self._database, self._sql, read_now=self.now)
@@ -252,8 +257,9 @@ class PostgresStore:
             if cursor is None or cursor.session is not session:
                 cursor = Cursor(session=session)
             if cold := [lane for lane in partitions if lane not in cursor.low and lane not in cursor.whole]:
-                done = dict(await connection.fetch(self._sql["lanes_done"], destination, cold))
-                cursor = msgspec.structs.replace(cursor, low={**cursor.low, **done})
+                cursor = msgspec.structs.replace(
+                    cursor, low={**cursor.low, **await self._fetch_done(connection, destination, cold)}
+                )
             rows = await self._fetch_messages(
                 connection, *_read_parameters(destination, partitions, cursor, limit), max_bytes
             )
@@ -262,9 +268,9 @@ class PostgresStore:
         self._database.note_server(rows[0][15], went_back=went_back)
         if self._database.session is not session:
             # The marks are of a server that had more, or other, messages: what stands below them was not read.
-            self._highest, self._done = 0, None
             return ReadResult((), Cursor({}, None, self._database.session))
-        self._highest = max([self._highest, *(message.id for message in result.messages[-1:])])
+        learned = self._recall()
+        learned.highest = max([learned.highest, *(message.id for message in result.messages[-1:])])
         if result.complete - cursor.low.keys() and not any(result.cursor.low.values()):
             # All that were read have no message. Without a mark every further read would walk their dead rows again.
             return await self._mark_empty_lanes(result)
@@ -283,18 +289,46 @@ class PostgresStore:
     async def mark_lanes(self, relay_id: UUID) -> None:
         if self._reading is not None:  # without snapshots nobody knows that no earlier id will come
             return
+        table = self._names.table("outbox")
         async with self._database.quick() as connection:
-            done, session, last = self._done, self._database.session, self._highest
-            if done is not None and done.session is session:
+            learned = self._recall()
+            # After the id was read, and not the end of a snapshot: transactions that run may be above that.
+            tx, started_at, last_id = await connection.fetchrow(self._sql["inspect_server"], table)
+            done, tx = learned.done, int(tx)
+            went_back = (done is not None and tx < done.tx) or (last_id is not None and last_id < learned.highest)
+            self._database.note_server(started_at, went_back=went_back)
+            if self._recall() is not learned:
+                await self._remove_marks(connection)
+                return
+            if done is not None:
                 lanes = await connection.fetch(
                     self._sql["lanes_find_done"], relay_id, done.last_id, done.tx, _LEAST_DONE
                 )
                 if lanes:
                     columns = (list(column) for column in zip(*lanes, strict=True))
-                    await connection.execute(self._sql["lanes_mark_done"], *columns, done.tx)
-            # After the id was read, and not the end of a snapshot: transactions that run may be above that.
-            tx = int(await connection.fetchval("select pg_current_xact_id()::text"))
-        self._done = _Done(last, tx, session)
+                    await connection.execute(self._sql["lanes_mark_done"], *columns, done.tx, started_at, table)
+        learned.done = _Done(learned.highest, tx)
+
+    def _recall(self) -> _Learned:
+        """Return what was learned from the server that answers now: nothing yet, if it is another one than before."""
+        if self._learned.session is not self._database.session:
+            self._learned = _Learned(self._database.session)
+        return self._learned
+
+    async def _fetch_done(
+        self, connection: Connection, destination: str, partitions: Sequence[int]
+    ) -> Mapping[int, int]:
+        """Return where the first read of each lane may begin. Marks that cannot be true are removed."""
+        rows = await connection.fetch(self._sql["lanes_done"], destination, partitions, self._names.table("outbox"))
+        if any(is_above for *_, is_above in rows):
+            await self._remove_marks(connection)
+        return {partition: done_to for partition, done_to, is_above in rows if not is_above}
+
+    async def _remove_marks(self, connection: Connection) -> None:
+        """Remove the marks above the last id that was drawn, of whoever's lanes."""
+        removed = await connection.fetch(self._sql["lanes_unmark"], self._names.table("outbox"))
+        if removed:
+            log.warning(_MARKS_ABOVE, len(removed), ", ".join(sorted({row[0] for row in removed})))
 
     async def _mark_empty_lanes(self, result: ReadResult) -> ReadResult:
         async with self._database.quick() as connection:
@@ -408,8 +442,11 @@ class PostgresStore:
 
     async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
         async with self._database.quick() as connection:
-            rows = await connection.fetch(self._sql["first_tries"], destination, list(message_ids), self._now())
-        return {message_id: timedelta(seconds=clamp_seconds(seconds)) for message_id, seconds in rows}
+            rows = await connection.fetch(self._sql["tries"], list(message_ids), destination, self._now())
+        return {row[0]: max(row[6] - row[5], timedelta(0)) for row in rows if row[5] is not None}
+
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        return await self._queries.count_tries(messages)
 
     # --- claims ---
 
@@ -620,8 +657,10 @@ class PostgresStore:
             limit=limit,
         )  # fmt: skip
 
-    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
-        return await self._queries.failure_groups(limit=limit, counted_to=counted_to)
+    async def failure_groups(
+        self, *, destination: str | None = None, limit: int = 100, counted_to: int = 10_000
+    ) -> Sequence[FailureGroup]:
+        return await self._queries.failure_groups(destination, limit=limit, counted_to=counted_to)
 
     async def count_blocked(
         self, destination: str, *, limit: int = 50, counted_to: int = 1_000
@@ -753,8 +792,10 @@ class PostgresStore:
             return 0
         return await self._purge.run_once(state, older_than=older_than, limit=limit)
 
-    async def purge_ids(self, ids: Sequence[int]) -> int:
-        return await self._delete("purge_ids", list(ids))
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        known = [one for one in messages if one.status_at is not None]
+        values = ([one.id for one in known], _to_values([one.state for one in known]), [one.status_at for one in known])
+        return await self._delete("purge_archived", *values)
 
     async def extend_history(self) -> int:
         return await self._partitions.extend()
@@ -901,7 +942,15 @@ class _Done(msgspec.Struct, frozen=True):
 
     last_id: int
     tx: int
+
+
+class _Learned(msgspec.Struct):
+    """Everything that was learned from one server, and is forgotten with it: the next one may have lost commits."""
+
     session: object
+    highest: int = 0
+    """The highest id of a message that was read."""
+    done: _Done | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -33,7 +33,16 @@ from pillarbox.stores.sync_sql.database import SelectionParameters
 from pillarbox.stores.sync_sql.rows import encode_json, to_microseconds
 from pillarbox.stores.unreadable import is_text
 
-__all__ = ["Database", "Synchronous", "Transaction", "build_statements", "get_code", "map_errors"]
+__all__ = [
+    "Database",
+    "Synchronous",
+    "Transaction",
+    "build_statements",
+    "can_write",
+    "get_code",
+    "map_errors",
+    "to_reading_uri",
+]
 
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
@@ -114,6 +123,7 @@ class Database:
         busy_timeout: timedelta,
         procedures: Sequence[str] = (),
         shared: SharedFiles | None = None,
+        reads_only: bool = False,
     ) -> None:
         self.path = path
         self.shared: Final = shared
@@ -123,8 +133,10 @@ class Database:
         self.synchronous: Synchronous = synchronous
         """Level of writes that must not be lost."""
         seconds = busy_timeout.total_seconds()
-        self._writer = _Connection(path, busy_timeout=seconds, shared=shared, procedures=procedures)
-        self._reader = _Connection(path, busy_timeout=seconds, shared=shared, is_reader=True)
+        self._writer = _Connection(
+            path, busy_timeout=seconds, shared=shared, procedures=procedures, reads_only=reads_only
+        )
+        self._reader = _Connection(path, busy_timeout=seconds, shared=shared, is_reader=True, reads_only=reads_only)
         self._session: object = None
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_at = 0.0
@@ -246,8 +258,10 @@ class _Connection:
         shared: SharedFiles | None = None,
         is_reader: bool = False,
         procedures: Sequence[str] = (),
+        reads_only: bool = False,
     ) -> None:
         self._path = path
+        self._reads_only = reads_only
         self._shared = shared
         self._busy_timeout = busy_timeout
         self._is_reader = is_reader
@@ -293,10 +307,11 @@ class _Connection:
     def _connect(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: use a Python with SQLite 3.35 or newer.")
-        _check_path(self._path)
+        is_fixed = self._reads_only and not can_write(self._path)
+        _check_path(self._path, reads_only=self._reads_only)
         with map_errors(self._path):
             self._connection = sqlite3.connect(
-                f"{self._path.absolute().as_uri()}?mode=rw",
+                to_reading_uri(self._path) if is_fixed else f"{self._path.absolute().as_uri()}?mode=rw",
                 uri=True,
                 timeout=self._busy_timeout,
                 isolation_level=None,
@@ -304,7 +319,7 @@ class _Connection:
                 check_same_thread=self._shared is None,  # shared threads take turns, one call at a time
             )
             # With a write-ahead log readers and the writer do not wait for each other.
-            if _switch_to_wal(self._connection, until=time.monotonic() + self._busy_timeout) != "wal":
+            if not is_fixed and _switch_to_wal(self._connection, until=time.monotonic() + self._busy_timeout) != "wal":
                 raise ConfigError(
                     f"SQLite cannot keep a write-ahead log for {self._path}: put the file on a local disk."
                 )
@@ -379,10 +394,28 @@ class Transaction:
         return {**bound, "now": self.now}
 
 
-def _check_path(path: Path) -> None:
+def can_write(path: Path) -> bool:
+    """Return whether this user may change the file, and make the files that SQLite needs beside it."""
+    return os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS) and os.access(
+        path.absolute().parent, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS
+    )
+
+
+def to_reading_uri(path: Path) -> str:
+    """Return the URI that opens a file which this user can only read.
+
+    A write-ahead log needs a file beside it that readers write too. Without a log nobody writes now, and the file is
+    read as it is.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    return f"{path.absolute().as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"
+
+
+def _check_path(path: Path, *, reads_only: bool = False) -> None:
     """Raise `ConfigError` for a path that is not one to open. SQLite would find out only at the first write."""
     if path.is_file():
-        if not os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS):
+        if not reads_only and not os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS):
             raise ConfigError(
                 f"{path} cannot be written by this user: give it the right to write the file and its folder."
             )

@@ -26,6 +26,7 @@ from pillarbox.contracts.store import (
     TableStatus,
     Wakeups,
 )
+from pillarbox.durations import check_duration
 from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import TABLES, Message, Names
 from pillarbox.stores.migrations import latest_version
@@ -78,6 +79,7 @@ class SqliteStore(SyncSqlStore[Database]):
             raise ConfigError("SQLite has no schemas: leave the schema out, and set a prefix if names collide.")
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is {synchronous!r}: write 'full' or 'normal'.")
+        check_duration(busy_timeout, "busy_timeout")
         self._names = Names(prefix=prefix)
         statements = build_statements(self._names)
         database = Database(
@@ -88,6 +90,7 @@ class SqliteStore(SyncSqlStore[Database]):
             synchronous=synchronous,
             busy_timeout=busy_timeout,
             shared=shared,
+            reads_only=reads_only,
         )
         super().__init__(database, name=self.features.name, keep=keep, reads_only=reads_only)
 

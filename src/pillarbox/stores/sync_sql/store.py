@@ -51,6 +51,7 @@ from pillarbox.contracts.store import (
     Rollup,
     Selection,
     Settlement,
+    Tries,
 )
 from pillarbox.durations import FOREVER, LONGEST
 from pillarbox.errors import StoreRefused
@@ -75,7 +76,10 @@ from pillarbox.stores.sql import sort_rows
 from pillarbox.stores.statistics import (
     FAILURES_LOOKED_UP,
     FailureCount,
+    RecordedTries,
+    attach_tries,
     build_rollup,
+    build_tries,
     check_step,
     choose_largest,
     mark_truncated,
@@ -133,9 +137,11 @@ _FINDS: Final = {
 """Statement to the states it finds. Each runs on its own, so that each goes through its own index."""
 _WAITING: Final[Mapping[Phase | None, Sequence[str]]] = {
     Phase.LATER: (Waits.DEFERRED.value, Waits.RETRY.value),
+    Phase.RETRY: (Waits.RETRY.value,),
     Phase.PARKED: (Waits.PARKED.value,),
 }
 """Phases that are found by the index of what waits, and what waits so."""
+_NO_LIMIT: Final = 2**31
 _ENDED: Final = (State.FAILED, State.SKIPPED, State.DISCARDED)
 
 
@@ -279,12 +285,13 @@ class SyncSqlStore(Generic[D]):
         return None if due is None else to_time(due)
 
     async def tried_for(self, destination: str, *, message_ids: Sequence[UUID]) -> Mapping[UUID, timedelta]:
-        values = {"destination": destination, "message_ids": [str(message_id) for message_id in message_ids]}
-
         def work(tx: Transaction) -> Mapping[UUID, timedelta]:
             now = from_microseconds(tx.now)
-            firsts = {UUID(message_id): to_time(at) for message_id, at in tx.query("first_tries", values)}
-            return {name: max(now - at, timedelta(0)) for name, at in firsts.items() if at is not NO_TIME}
+            return {
+                message_id: max(now - one.unspent_at, timedelta(0))
+                for (message_id, _), one in _read_tries(tx, message_ids, destination=destination).items()
+                if one.unspent_at is not None
+            }
 
         return await self._database.read(work)
 
@@ -457,8 +464,16 @@ class SyncSqlStore(Generic[D]):
         """Return the ids of the oldest closed messages that outlived their retention."""
         return [row[0] for row in tx.query("purge_due", values)[:limit]]
 
-    async def purge_ids(self, ids: Sequence[int]) -> int:
-        return await self._database.write(lambda tx: _delete_closed(tx, ids))
+    async def purge_archived(self, messages: Sequence[Message]) -> int:
+        archived = {
+            (one.id, one.state.value, to_microseconds(one.status_at)) for one in messages if one.status_at is not None
+        }
+
+        def work(tx: Transaction) -> int:
+            rows = tx.query("closed_now", {"ids": [one.id for one in messages]})
+            return _delete_closed(tx, [row[0] for row in rows if tuple(row) in archived])
+
+        return await self._database.write(work)
 
     async def restore(self, messages: Sequence[Message], *, by: str) -> int:
         def work(tx: Transaction) -> int:
@@ -603,8 +618,9 @@ class SyncSqlStore(Generic[D]):
         states = list_states(selection)
         if not states:
             return 0
-        if limit is not None:
-            return await self._database.read(lambda tx: _count_to(tx, selection, states=states, limit=limit))
+        if limit is not None or selection.phase is not None:  # the view does not know when a message is due
+            most = _NO_LIMIT if limit is None else limit
+            return await self._database.read(lambda tx: _count_to(tx, selection, states=states, limit=most))
 
         def work(tx: Transaction) -> int:
             values = {"states": [state.value for state in states]}
@@ -646,18 +662,26 @@ class SyncSqlStore(Generic[D]):
 
         return [journal_entry_from_row(row) for row in await self._database.read(work)]
 
-    async def failure_groups(self, *, limit: int = 100, counted_to: int = 10_000) -> Sequence[FailureGroup]:
+    async def failure_groups(
+        self, *, destination: str | None = None, limit: int = 100, counted_to: int = 10_000
+    ) -> Sequence[FailureGroup]:
         def work(tx: Transaction) -> Sequence[FailureGroup]:
-            largest = choose_largest(self._count_failures(tx, counted_to), limit=limit)
+            counts = self._count_failures(tx, counted_to)
+            largest = choose_largest([one for one in counts if destination in (None, one.destination)], limit=limit)
             parts = [part for group in largest for part in group]
             parts = [self._describe_failures(tx, part) for part in parts]
             ids = [part.example_id for part in parts if part.example_id is not None]
             # A failed and a held message may have the same id, after a restore that took the counter back.
             found = _find(tx, Selection(ids=ids), states=[State.FAILED], limit=2 * len(ids)) if ids else []
             shared = {group[0].group: _count_keys(tx, group[0]) for group in largest if len(group) > 1}
-            return merge_failures(parts, found, counted_to=counted_to, keys=shared)
+            groups = merge_failures(parts, found, counted_to=counted_to, keys=shared)
+            return attach_tries(groups, _read_tries(tx, [group.example.message_id for group in groups]))
 
         return await self._database.read(work)
+
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        names = [message.message_id for message in messages]
+        return build_tries(messages, await self._database.read(lambda tx: _read_tries(tx, names)))
 
     def _count_failures(self, tx: Transaction, counted_to: int) -> Sequence[FailureCount]:
         """Count the messages of each group, of those in history and of those that are held."""
@@ -737,7 +761,7 @@ class SyncSqlStore(Generic[D]):
                 values = {"destination": destination, "limit": limit}
                 ((later,),) = tx.query("count_later", values)
                 found.append((clean_text(destination), Phase.LATER, int(later)))
-                for phase in (Phase.PARKED, Phase.HELD):
+                for phase in (Phase.RETRY, Phase.PARKED, Phase.HELD):
                     ((count,),) = tx.query("count_reason", values | {"waits": phase.value})
                     found.append((clean_text(destination), phase, int(count)))
             return found
@@ -850,6 +874,24 @@ def _count_to(tx: Transaction, selection: Selection, *, states: Sequence[State],
         if total >= limit:
             break
     return total
+
+
+def _read_tries(
+    tx: Transaction, message_ids: Sequence[UUID], *, destination: str | None = None
+) -> Mapping[tuple[UUID, str], RecordedTries]:
+    """Read the failed tries of messages from the journal."""
+    if not message_ids:
+        return {}
+    values = {"destination": destination, "message_ids": [str(message_id) for message_id in message_ids]}
+    times = ((row, _to_known_time(row[4]), _to_known_time(row[5])) for row in tx.query("tries", values))
+    return {
+        (UUID(row[0]), clean_text(row[1])): RecordedTries(int(row[2]), int(row[3]), first_at, unspent_at)
+        for row, first_at, unspent_at in times
+    }
+
+
+def _to_known_time(stored: Any) -> datetime | None:
+    return None if (at := to_time(stored)) is NO_TIME else at
 
 
 def _count_keys(tx: Transaction, one: FailureCount) -> int:

@@ -135,6 +135,24 @@ class RedriveContract:
         assert await store.redrive(skipped, by="ann", limit=MANY, to="orders") == BulkResult(1, message.id)
         assert list_ids(await read_due(store)) == [message.id]
 
+    async def test_a_skipped_message_is_discarded_only_when_it_is_named(self, harness: StoreHarness) -> None:
+        store = harness.store
+        first, second = await put(harness, *(sample(key=NEAR, destination="_skipped", topic="typo") for _ in range(2)))
+        fence = await own(store, LANE, destination="_skipped")
+        await close(store, fence, first, State.SKIPPED)
+        await close(store, fence, second, State.SKIPPED)
+        assert await store.discard(Selection(topic="typo"), by="ann", reason="no", limit=MANY) == BulkResult(0, 0)
+        named = await store.discard(Selection(ids=[first.id]), by="ann", reason="a typo", limit=MANY)
+        assert named == BulkResult(1, first.id)
+        (line,) = [line for line in await store.journal(message_id=first.message_id) if line.action == "discarded"]
+        assert line.reason == "a typo"
+        states = [await read_state(store, one) for one in (first, second)]
+        assert states == [State.DISCARDED, State.SKIPPED]
+        by_state = Selection(states=[State.SKIPPED])
+        assert (await store.discard(by_state, by="ann", reason="no", limit=MANY)).count == 1
+        counts = {(one.state, one.count) for one in await store.counts()}
+        assert counts == {(State.DISCARDED, 2)}
+
     async def test_to_another_destination(self, harness: StoreHarness) -> None:
         store = harness.store
         (failed,) = await _put_failed(harness, sample(key=NEAR))
@@ -305,8 +323,7 @@ class DiscardContract:
         moved = await store.discard(Selection(), by="ann", reason="wrong price", limit=MANY)
         assert moved == BulkResult(5, deferred.id)
         assert [await reload(store, message) for message in everyone] == [
-            replace(message, state=State.DISCARDED, waits=None, last_error="wrong price", status_at=now)
-            for message in before
+            replace(message, state=State.DISCARDED, waits=None, status_at=now) for message in before
         ]
         assert list(await store.blocked_keys("orders", partitions=[LANE])) == []
         assert await store.next_due("orders", partitions=[LANE]) is None
@@ -319,7 +336,10 @@ class DiscardContract:
         assert await store.discard(Selection(ids=[failed.id]), by="ann", reason="no", limit=1) == BulkResult(
             1, failed.id
         )
-        assert await reload(store, failed) == replace(failed, state=State.DISCARDED, last_error="no", status_at=now)
+        assert failed.last_error is not None
+        assert await reload(store, failed) == replace(failed, state=State.DISCARDED, status_at=now)
+        (line,) = [line for line in await store.journal(message_id=failed.message_id) if line.action == "discarded"]
+        assert (line.reason, line.error) == ("no", None)
 
     async def test_what_a_relay_has_in_hand_is_left_alone(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -448,7 +468,7 @@ _TARGET_STATES = {"redrive": State.PENDING, "replay": State.PENDING, "discard": 
 _REFUSED_STATES = {
     "redrive": (State.PENDING, State.SENDING, State.DELIVERED, State.SKIPPED),
     "replay": (State.PENDING, State.SENDING, State.FAILED, State.SKIPPED, State.DISCARDED),
-    "discard": (State.SENDING, State.DELIVERED, State.SKIPPED, State.DISCARDED),
+    "discard": (State.SENDING, State.DELIVERED, State.DISCARDED),
     "defer": (State.SENDING, State.DELIVERED, State.FAILED, State.SKIPPED, State.DISCARDED),
 }
 

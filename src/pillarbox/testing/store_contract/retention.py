@@ -55,7 +55,7 @@ async def _list_remaining(harness: StoreHarness) -> list[int]:
 
 
 class PurgeContract:
-    """`Store.purge`, `Store.purge_ids` and `Store.purge_inbox`."""
+    """`Store.purge`, `Store.purge_archived` and `Store.purge_inbox`."""
 
     async def test_only_what_is_old_enough_goes(self, harness: StoreHarness) -> None:
         messages = await _close_an_hour_apart(harness, 3, State.DELIVERED)
@@ -109,7 +109,7 @@ class PurgeContract:
         harness.clock.advance(timedelta(days=1_000))
         for state in State:
             assert await store.purge(state, older_than=HOUR, limit=MANY) == 0
-        assert await store.purge_ids(list_ids(messages)) == 0
+        assert await store.purge_archived(messages) == 0
         assert await _list_remaining(harness) == list_ids(messages)
 
     async def test_the_journal_goes_with_its_message_and_destination(self, harness: StoreHarness) -> None:
@@ -123,15 +123,41 @@ class PurgeContract:
         lines = [(line.destination, line.action) for line in await store.journal()]
         assert lines == [("billing", "attempt_failed"), ("orders", "paused")]
 
-    async def test_named_ones_go_with_their_journal(self, harness: StoreHarness) -> None:
+    async def test_archived_messages_go_with_their_journal(self, harness: StoreHarness) -> None:
         store = harness.store
         fence = await own(store, LANE)
         first, second, third = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
         await settle_failures(store, fence, fail(first), fail(second))
-        assert await store.purge_ids([first.id, third.id, 987654]) == 1
+        archived = await reload(store, first)
+        assert await store.purge_archived([archived, third, replace(archived, id=987654)]) == 1
         assert await _list_remaining(harness) == list_ids([second, third])
         assert [line.message_id for line in await store.journal()] == [second.message_id]
-        assert await store.purge_ids([]) == 0
+        assert await store.purge_archived([]) == 0
+
+    async def test_a_message_that_failed_again_after_it_was_archived_stays(self, harness: StoreHarness) -> None:
+        store = harness.store
+        fence = await own(store, LANE)
+        messages = await put(harness, *(sample(key=key) for key in (NEAR, SECOND, THIRD)))
+        archived = [await close(store, fence, one, State.FAILED, number=one.id) for one in messages]
+        again, waiting, _ = archived
+        harness.clock.advance(HOUR)
+        await store.redrive(Selection(ids=[again.id, waiting.id]), by="ann", limit=MANY)
+        await settle_failures(store, fence, fail(again))
+        lines = [line for line in await store.journal() if line.message_id == again.message_id]
+        assert await store.purge_archived(archived) == 1
+        assert await _list_remaining(harness) == list_ids([again, waiting])
+        assert await read_state(store, again) is State.FAILED
+        assert await read_state(store, waiting) is State.PENDING
+        assert [line for line in await store.journal() if line.message_id == again.message_id] == lines
+
+    async def test_a_message_that_ended_otherwise_at_the_same_time_stays(self, harness: StoreHarness) -> None:
+        store = harness.store
+        (message,) = await put(harness, sample(key=NEAR))
+        archived = await close(store, await own(store, LANE), message, State.FAILED)
+        await store.discard(Selection(ids=[message.id]), by="ann", reason="no", limit=MANY)
+        discarded = await reload(store, message)
+        assert await store.purge_archived([archived, replace(archived, status_at=discarded.status_at)]) == 0
+        assert await store.purge_archived([discarded]) == 1
 
     async def test_the_inbox_forgets_what_is_outside_the_window(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -206,7 +232,7 @@ class RestoreContract:
             await close(store, next(f for f in fences if one.partition in f.epochs), one, state)
             for one, state in zip(messages, _CLOSED, strict=True)
         ]
-        assert await store.purge_ids(list_ids(closed)) == len(closed)
+        assert await store.purge_archived(closed) == len(closed)
         await put(harness, sample(key=FAR))  # so that the counter is past their ids, whatever the store remembers of it
         harness.clock.advance(HOUR)
         now = harness.clock.now()
@@ -250,7 +276,7 @@ class RestoreContract:
         fence = await own(store, LANE)
         messages = await put(harness, *(sample(key=NEAR) for _ in range(3)))
         closed = [await close(store, fence, one, State.DELIVERED) for one in messages]
-        assert await store.purge_ids(list_ids(closed)) == 3
+        assert await store.purge_archived(closed) == 3
         await put(harness, sample(key=FAR))
         assert await store.restore(list(reversed(closed)), by="ann") == 3
         assert (await store.replay(Selection(), by="ann", limit=MANY)).count == 3
@@ -283,7 +309,7 @@ class RestoreContract:
     async def test_what_was_archived_without_payload_is_restored_without(self, harness: StoreHarness) -> None:
         (message,) = await put(harness, sample(key=NEAR))
         closed = await close(harness.store, await own(harness.store, LANE), message, State.DELIVERED)
-        assert await harness.store.purge_ids([closed.id]) == 1
+        assert await harness.store.purge_archived([closed]) == 1
         await put(harness, sample(key=FAR))
         bare = replace(closed, payload=b"", payload_kept=False)
         assert await harness.store.restore([bare], by="ann") == 1

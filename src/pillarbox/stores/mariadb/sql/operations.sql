@@ -6,6 +6,10 @@ select id, status_at from pillarbox_history
  limit :limit
    for update skip locked
 
+-- name: closed_now
+-- State and time of closed messages, to see which are as they were archived. None is redriven before the transaction ends.
+select id, status, status_at from pillarbox_history where id in :ids for update
+
 -- name: probe
 -- Ask relays to try a destination at once.
 insert into pillarbox_probe (destination, probed_at) values (:destination, :now)

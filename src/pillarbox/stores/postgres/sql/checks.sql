@@ -83,11 +83,12 @@ select item, definition
 
 -- name: inspect_counter
 -- The last id that the sequence gave, null for a login that may not see it, and the highest id of all messages but those
--- that replace another. $1 the quoted name of the outbox
+-- that replace another; and the highest mark of a lane. $1 the quoted name of the outbox
 select case when has_sequence_privilege(counter, 'usage, select')
             then coalesce(pg_sequence_last_value(counter::regclass), 0) end,
        greatest((select max(id) from pillarbox_history where id < 4503599627370496),
-                (select max(id) from pillarbox_outbox where id < 4503599627370496), 0)
+                (select max(id) from pillarbox_outbox where id < 4503599627370496), 0),
+       coalesce((select max(done_to) from pillarbox_lane), 0)
   from pg_get_serial_sequence($1, 'id') as counter
 
 -- name: inspect_settings

@@ -19,7 +19,8 @@ select id, message_id, destination, partition, kind, type, topic, key,
  limit $1
 
 -- name: count_phases
--- How many messages of each destination are later, parked or held, each by its index up to the limit. $1 limit, $2 now or null
+-- How many messages of each destination are later, retried, parked or held, each by its index up to the limit. $1 limit, $2 now or
+-- null
 with recursive place (destination) as (
     select min(destination) from pillarbox_outbox where waits is not null
     union all
@@ -30,17 +31,20 @@ select p.destination, 'later', counted.count
   from place p
  cross join lateral (
         select count(*) from (
-            select from pillarbox_outbox o
-             where o.destination = p.destination and o.waits in ('deferred', 'retry')
-               and o.available_at > coalesce($2::timestamptz, statement_timestamp())
-             order by o.destination, o.partition, o.available_at
+            select from (values ('deferred'), ('retry')) side (waits)
+             cross join lateral (
+                    select from pillarbox_outbox o
+                     where o.destination = p.destination and o.waits = side.waits and o.waits is not null
+                       and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) > coalesce($2::timestamptz, statement_timestamp())
+                     order by o.destination, o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+                     limit $1) w
              limit $1) o
        ) counted
  where p.destination is not null
 union all
 select p.destination, reason.waits, counted.count
   from place p
- cross join (values ('parked'), ('held')) reason (waits)
+ cross join (values ('retry'), ('parked'), ('held')) reason (waits)
  cross join lateral (
         select count(*) from (
             select from pillarbox_outbox o
@@ -71,8 +75,11 @@ select lane, fresh.count + blocked.count + timed.count, greatest(fresh.count, bl
          limit 1
        ) first on true
  cross join lateral (
-        select count(*) filter (where b.waits <> 'held') as count, count(*) as looked, min(b.since) filter (where b.waits <> 'held') as since
-          from (select o.waits, coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) as since from pillarbox_outbox o
+        select count(*) filter (where b.is_due) as count, count(*) as looked, min(b.since) filter (where b.is_due) as since
+          from (select coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at) as since,
+                       o.waits <> 'held' and coalesce(o.due_at, case o.waits when 'deferred' then o.available_at end, o.created_at)
+                                             <= coalesce($3::timestamptz, statement_timestamp()) as is_due
+                  from pillarbox_outbox o
                  where o.destination = $1 and o.partition = lane and o.waits in ('retry', 'parked', 'held')
                  order by o.destination, o.partition, o.key, o.id + 0
                  limit $2) b

@@ -44,7 +44,7 @@ with clock as materialized (
      limit $4
        for update skip locked
 ), changed as (
-    update pillarbox_inbox i set status = 'done', last_error = $7, message = null, status_at = now
+    update pillarbox_inbox i set status = 'done', message = null, status_at = now
       from picked p, clock
      where i.consumer = p.consumer and i.source = p.source and i.message_id = p.message_id
     returning i.consumer, i.source, i.message_id

@@ -31,14 +31,19 @@ select id from pillarbox_journal where $1::bigint is null or id < $1 order by id
 insert into pillarbox_journal (destination, action, at, by, detail, reason, selection)
 values ($5, $1, coalesce($4::timestamptz, statement_timestamp()), $2, $3, $6, $7)
 
--- name: first_tries
--- Seconds since the first try of each message that spent no attempt, after it was last sent again by a person.
--- $1 destination, $2 message ids, $3 now or null
-select j.message_id, extract(epoch from coalesce($3::timestamptz, statement_timestamp()) - min(j.at))::float8
+-- name: tries
+-- The failed tries of each message since it was last sent again by a person: how many are sure to be tries, how many
+-- ends spent nothing, when the first was, when the first that spent no attempt was, and the time.
+-- $1 message ids, $2 destination or null, $3 now or null
+select j.message_id, j.destination,
+       count(*) filter (where j.action in ('attempt_failed', 'tried') or j.attempt > 0),
+       count(*) filter (where j.action in ('failed', 'held') and coalesce(j.attempt, 0) <= 0),
+       min(j.at) filter (where isfinite(j.at)), min(j.at) filter (where isfinite(j.at) and j.action = 'tried'),
+       coalesce($3::timestamptz, statement_timestamp())
   from pillarbox_journal j
-  join (select message_id, max(case when action in ('redriven', 'replayed') then id else 0 end) as id
+  join (select message_id, destination, max(case when action in ('redriven', 'replayed') then id else 0 end) as id
           from pillarbox_journal
-         where message_id = any($2::uuid[]) and destination = $1
-         group by message_id) again on again.message_id = j.message_id
- where j.message_id = any($2::uuid[]) and j.destination = $1 and j.action = 'tried' and j.id > again.id and isfinite(j.at)
- group by j.message_id
+         where message_id = any($1::uuid[]) and ($2::text is null or destination = $2)
+         group by message_id, destination) again on again.message_id = j.message_id and again.destination = j.destination
+ where j.message_id = any($1::uuid[]) and j.action in ('attempt_failed', 'tried', 'failed', 'held') and j.id > again.id
+ group by j.message_id, j.destination

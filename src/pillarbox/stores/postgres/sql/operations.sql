@@ -80,13 +80,14 @@ with picked as materialized (
 select coalesce(array_agg(id), '{}') from picked
 
 -- name: discard
--- Closes failed, held and waiting messages without sending; what is in a live relay's hands is left alone.
+-- Closes failed, held, skipped and waiting messages without sending; what is in a live relay's hands is left alone.
+-- The last error stays; the reason is for the journal.
 -- $1 states asked for, $2 reason, $3 by, $4 limit, $5 now or null, $6 open messages whose lanes are locked
 with clock as materialized (
     select coalesce($5::timestamptz, statement_timestamp()) as now
 ), failed as materialized (
     select id from pillarbox_history
-     where status = 'failed' and 'failed' = any($1::text[]) /* where */
+     where status in ('failed', 'skipped') and status = any($1::text[]) /* where */
      order by id
      limit $4
 ), open as materialized (
@@ -102,9 +103,9 @@ with clock as materialized (
      order by id
      limit $4
 ), renamed as (
-    update pillarbox_history set status = 'discarded', last_error = $2, status_at = now, fingerprint = null
+    update pillarbox_history set status = 'discarded', status_at = now, fingerprint = null
       from clock
-     where id in (select id from picked) and status = 'failed'
+     where id in (select id from picked) and status in ('failed', 'skipped')
     returning id, message_id, destination
 ), closed as (
     delete from pillarbox_outbox where id in (select id from picked)
@@ -116,7 +117,7 @@ with clock as materialized (
     select case when exists (select from pillarbox_history h where h.id = closed.id)
                 then 4503599627370496 + (random() * 4503599627370495)::bigint else id end,
            message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source, subject,
-           correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, $2, now, 'discarded'
+           correlation_id, causation_id, event_time, created_at, nullif(available_at, 'infinity'), attempts, last_error, now, 'discarded'
       from closed, clock
 ), counted as (
     insert into pillarbox_rollup as r (minute, destination, relay_id, discarded)
@@ -205,13 +206,18 @@ select (select count(*) from gone), max(destination),
        (select max(status_at)::text from expired where destination = (select max(destination) from expired))
   from expired
 
--- name: purge_ids
--- Deletes the closed messages that an archive has taken, with their journal. A list says nothing about partitions to the
--- planner, but its least and its greatest id do. $1 ids
-with gone as (
-    delete from pillarbox_history
+-- name: purge_archived
+-- Deletes the closed messages that an archive has taken, with their journal, if they are still as they were archived: one
+-- may have been redriven and closed again. A list says nothing about partitions to the planner, but its least and its
+-- greatest id do. $1 ids, $2 states and $3 times of each
+with archived as materialized (
+    select id, status, status_at
+      from unnest($1::bigint[], $2::text[], $3::timestamptz[]) as a (id, status, status_at)
+), gone as (
+    delete from pillarbox_history h
      where id = any($1::bigint[])
        and id >= (select min(i) from unnest($1::bigint[]) i) and id <= (select max(i) from unnest($1::bigint[]) i)
+       and exists (select 1 from archived a where a.id = h.id and a.status = h.status and a.status_at = h.status_at)
     returning message_id, destination
 ), told as (
     delete from pillarbox_journal j using gone where j.message_id = gone.message_id and j.destination = gone.destination

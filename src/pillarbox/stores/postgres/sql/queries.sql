@@ -479,10 +479,12 @@ select k.number, head.id, head.waits, head.since, counted.count
        ) counted
 
 -- name: tables
--- The tables of the store, with their partitions together, and their sizes as the server estimates them. $1 names as
--- regclass takes them
-select t.name, sum(greatest(c.reltuples, 0))::bigint, sum(pg_total_relation_size(c.oid))::bigint,
-       sum(coalesce(s.n_dead_tup, 0))::bigint
+-- The tables of the store, with their partitions together, and their sizes as the server estimates them; no rows where one
+-- of them was never analysed, and has some. $1 names as regclass takes them
+select t.name,
+       case when bool_or(c.reltuples < 0 and pg_relation_size(c.oid) > 0) then null
+            else sum(greatest(c.reltuples, 0))::bigint end,
+       sum(pg_total_relation_size(c.oid))::bigint, sum(coalesce(s.n_dead_tup, 0))::bigint
   from unnest($1::text[]) as t (name)
   join pg_class root on root.oid = to_regclass(t.name) and root.relkind in ('r', 'p')
  cross join lateral (

@@ -158,11 +158,27 @@ select case when has_sequence_privilege(counter, 'select,usage') then pg_sequenc
   from (select pg_get_serial_sequence($1, 'id')::regclass::oid as counter) c
 
 -- name: lanes_done
--- Where the first read of a lane may begin. Marks of a server that had come further than this one do not count.
--- $1 destination, $2 partitions
-select partition, done_to from pillarbox_lane
- where destination = $1 and partition = any($2::smallint[]) and done_to > 0
-   and done_tx <= pg_snapshot_xmax(pg_current_snapshot())
+-- Where the first read of a lane may begin, and whether the mark is above the last id that was drawn: then the sequence
+-- went back. Marks of a server that had come further than this one do not count. $1 destination, $2 partitions, $3 table
+select l.partition, l.done_to,
+       has_sequence_privilege(s.counter, 'select,usage') and l.done_to > coalesce(pg_sequence_last_value(s.counter), 0)
+  from pillarbox_lane l
+ cross join (select pg_get_serial_sequence($3, 'id')::regclass::oid as counter) s
+ where l.destination = $1 and l.partition = any($2::smallint[]) and l.done_to > 0
+   and l.done_tx <= pg_snapshot_xmax(pg_current_snapshot())
+
+-- name: lanes_unmark
+-- Removes marks above the last id that was drawn. Once the sequence has passed them, they would skip messages. $1 table
+update pillarbox_lane l set done_to = 0, done_tx = null
+  from (select pg_get_serial_sequence($1, 'id')::regclass::oid as counter) s
+ where has_sequence_privilege(s.counter, 'select,usage') and l.done_to > coalesce(pg_sequence_last_value(s.counter), 0)
+returning l.destination, l.partition
+
+-- name: inspect_server
+-- A transaction that begins now, the start of the server, and the last id that was drawn. $1 table
+select pg_current_xact_id()::text, pg_postmaster_start_time(),
+       case when has_sequence_privilege(counter, 'select,usage') then coalesce(pg_sequence_last_value(counter), 0) end
+  from (select pg_get_serial_sequence($1, 'id')::regclass::oid as counter) c
 
 -- name: lanes_find_done
 -- How far each lane of a relay has nothing fresh, up to an id at most, if every transaction has ended that began before a
@@ -183,7 +199,8 @@ select l.destination, l.partition, coalesce(fresh.id - 1, $2::bigint)
 
 -- name: lanes_mark_done
 -- Marks these lanes. A lane that a relay is writing in is left for another time. $1 destinations, $2 partitions, $3 their
--- ids, $4 a transaction that began after they were read
+-- ids, $4 a transaction that began after they were read, $5 the start of the server that they were read from, $6 table.
+-- A pooler may have changed the server since: then nothing is marked.
 with free as materialized (
     select l.destination, l.partition, d.id
       from unnest($1::text[], $2::smallint[], $3::bigint[]) as d (destination, partition, id)
@@ -192,7 +209,10 @@ with free as materialized (
 )
 update pillarbox_lane l set done_to = free.id, done_tx = $4::xid8
   from free
+ cross join (select pg_get_serial_sequence($6, 'id')::regclass::oid as counter) s
  where l.destination = free.destination and l.partition = free.partition and l.done_to < free.id
+   and pg_postmaster_start_time() = $5::timestamptz
+   and (not has_sequence_privilege(s.counter, 'select,usage') or free.id <= coalesce(pg_sequence_last_value(s.counter), 0))
 
 -- name: find_due
 -- Deferred and retrying messages of the lanes whose time has come, of each lane the longest due beyond its mark. No payload

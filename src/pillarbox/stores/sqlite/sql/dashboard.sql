@@ -17,10 +17,11 @@ select id, message_id, destination, partition, kind, type, topic, key,
  limit :limit
 
 -- name: count_later
--- How many messages of a destination are deferred or wait for another attempt, and are not due yet, up to the limit.
+-- How many messages of a destination are not due yet, up to the limit.
 select count(*) from (
-    select 1 from pillarbox_outbox indexed by pillarbox_outbox_due_idx
-     where waits in ('deferred', 'retry') and destination = :destination and available_at > :now
+    select 1 from pillarbox_outbox indexed by pillarbox_outbox_since_idx
+     where destination = :destination and waits in ('deferred', 'retry') and waits is not null
+       and coalesce(due_at, case waits when 'deferred' then available_at end, created_at) > :now
      limit :limit) as looked
 
 -- name: count_reason
@@ -38,6 +39,7 @@ select :partition as number,
                                limit :limit) as looked) as fresh,
        (select count(*) from (select 1 from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
                                where destination = :destination and partition = :partition and waits in ('retry', 'parked') and waits in ('retry', 'parked', 'held')
+                                 and coalesce(due_at, case waits when 'deferred' then available_at end, created_at) <= :now
                                limit :limit) as looked) as blocked,
        (select count(*) from (select 1 from pillarbox_outbox indexed by pillarbox_outbox_due_idx
                                where destination = :destination and partition = :partition and waits in ('deferred', 'retry')
@@ -49,6 +51,7 @@ select :partition as number,
          limit 1) as first_at,
        (select min(since) from (select coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since from pillarbox_outbox indexed by pillarbox_outbox_blocked_idx
                                  where destination = :destination and partition = :partition and waits in ('retry', 'parked') and waits in ('retry', 'parked', 'held')
+                                   and coalesce(due_at, case waits when 'deferred' then available_at end, created_at) <= :now
                                  limit :limit) as looked) as blocked_at,
        (select min(since) from (select coalesce(due_at, case waits when 'deferred' then available_at end, created_at) as since from pillarbox_outbox indexed by pillarbox_outbox_due_idx
                                  where destination = :destination and partition = :partition and waits in ('deferred', 'retry')

@@ -5,6 +5,10 @@ select id, status_at from pillarbox_history
  order by status_at, id
  limit :limit
 
+-- name: closed_now
+-- State and time of closed messages, to see which are as they were archived.
+select id, status, status_at from pillarbox_history where id in :ids
+
 -- name: probe
 -- Ask relays to try a destination at once.
 insert into pillarbox_probe (destination, probed_at) values (:destination, :now)

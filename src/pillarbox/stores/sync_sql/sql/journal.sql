@@ -49,13 +49,17 @@ values (:message_id, :destination, :action, :now, :relay_id, :attempts, :error, 
 insert into pillarbox_journal (message_id, destination, action, at, `by`, detail)
 values (:message_id, :destination, 'restored', :now, :by, :detail)
 
--- name: first_tries
--- The time of the first try of each message that spent no attempt, after it was last sent again by a person.
-select j.message_id, min(j.at)
+-- name: tries
+-- The failed tries of each message since it was last sent again by a person: how many are sure to be tries, how many
+-- ends spent nothing, when the first was, and when the first that spent no attempt was.
+select j.message_id, j.destination,
+       sum(case when j.action in ('attempt_failed', 'tried') or j.attempt > 0 then 1 else 0 end),
+       sum(case when j.action in ('failed', 'held') and coalesce(j.attempt, 0) <= 0 then 1 else 0 end),
+       min(j.at), min(case j.action when 'tried' then j.at end)
   from pillarbox_journal as j
-  join (select message_id, max(case when action in ('redriven', 'replayed') then id else 0 end) as id
+  join (select message_id, destination, max(case when action in ('redriven', 'replayed') then id else 0 end) as id
           from pillarbox_journal
-         where message_id in :message_ids and destination = :destination
-         group by message_id) as again on again.message_id = j.message_id
- where j.message_id in :message_ids and j.destination = :destination and j.action = 'tried' and j.id > again.id
- group by j.message_id
+         where message_id in :message_ids and (:destination is null or destination = :destination)
+         group by message_id, destination) as again on again.message_id = j.message_id and again.destination = j.destination
+ where j.message_id in :message_ids and j.action in ('attempt_failed', 'tried', 'failed', 'held') and j.id > again.id
+ group by j.message_id, j.destination

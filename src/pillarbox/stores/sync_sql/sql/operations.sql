@@ -32,9 +32,9 @@ select message_id, coalesce(:to, destination), `partition`, kind, type, topic, `
  order by id
 
 -- name: discard_failed
--- Mark failed messages in the history as discarded.
-update pillarbox_history set status = 'discarded', last_error = :reason, status_at = :now, fingerprint = null
- where id in :ids and status = 'failed'
+-- Mark failed and skipped messages in the history as discarded. The last error stays; the reason is for the journal.
+update pillarbox_history set status = 'discarded', status_at = :now, fingerprint = null
+ where id in :ids and status in ('failed', 'skipped')
 
 -- name: discard_open
 -- Copy open messages into the history as discarded.
@@ -44,7 +44,7 @@ insert into pillarbox_history (
 select case when exists (select 1 from pillarbox_history as h where h.id = o.id)
             then 4503599627370496 + /* random */ else id end,
        message_id, destination, `partition`, kind, type, topic, `key`, payload, content_type, headers, source, subject,
-       correlation_id, causation_id, event_time, created_at, nullif(available_at, 9223372036854775807), attempts, :reason,
+       correlation_id, causation_id, event_time, created_at, nullif(available_at, 9223372036854775807), attempts, last_error,
        :now, 'discarded'
   from pillarbox_outbox as o
  where id in :ids

@@ -352,7 +352,10 @@ def _parse_time(text: str | None) -> datetime | None:
         at = None
     if at is None or at.tzinfo is None:
         raise DecodeError("The time of a received CloudEvent is not an RFC 3339 time with its offset.")
-    return at
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise DecodeError("The time of a received CloudEvent is not within the years 1 to 9999 of UTC.") from None
 
 
 def _to_text(value: object) -> str | None:

@@ -39,7 +39,7 @@ def to_cloudevent(received: IncomingMessage) -> CloudEvent:
         payload=received.body,
         content_type=content_type or _UNKNOWN_TYPE,
         headers=others,
-        correlation_id=others.get("correlation-id") or fallback.message_id,
+        correlation_id=to_usable_id(others.get("correlation-id") or fallback.message_id),
     )
 
 

@@ -278,6 +278,11 @@ class _MessageBuilder(msgspec.Struct, frozen=True, kw_only=True):
         ids: list[UUID] = []
         messages: list[Message] = []
         for payload in payloads:
+            if isinstance(payload, type):
+                raise PublishError(
+                    f"{payload.__qualname__} is a class, and what is published is an instance of it: write "
+                    f"{payload.__qualname__}(…)."
+                )
             plan = plans.get(type(payload))
             if plan is None:
                 plan = plans[type(payload)] = self._plan(type(payload), shared, options)
@@ -321,6 +326,12 @@ class _MessageBuilder(msgspec.Struct, frozen=True, kw_only=True):
     def _define(self, cls: type, kind: Kind, options: PublishOptions) -> Definition:
         if issubclass(cls, (dict, bytes)):
             return self._define_ad_hoc(cls, kind, options)
+        if cls.__module__ == "builtins":
+            raise UnknownType(
+                f"A {cls.__qualname__} cannot be published by itself: give an instance of a class that is decorated "
+                'with @event("a.name") or @command("a.name"), or a dict with type=, or bytes with type= and '
+                "content_type=."
+            )
         definition = self.types.get_by_class(cls)
         _check_kind(definition, kind)
         if options.get("type") is not None or options.get("content_type") is not None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from msgspec import UnsetType
 
+from pillarbox.durations import check_duration
 from pillarbox.errors import PublishError
 from pillarbox.message import MAX_NAME, MAX_TEXT, check_text
 
@@ -72,6 +73,8 @@ def check_options(options: PublishOptions) -> None:
     delay = options.get("delay")
     if delay is not None and options.get("deliver_at") is not None:
         raise PublishError("delay= and deliver_at= exclude each other; give one.")
+    if delay is not None:
+        check_duration(delay, "delay", error=PublishError)
     if delay is not None and not timedelta(0) <= delay <= _LONGEST_DELAY:
         raise PublishError(f"A delay= must be between 0 and {_LONGEST_DELAY.days} days.")
 
@@ -80,4 +83,7 @@ def to_utc(at: object, *, what: str) -> datetime:
     """Convert a time with a zone to UTC; raise `PublishError` for anything else."""
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise PublishError(f"The {what} must be a datetime with a time zone, such as datetime.now(UTC).")
-    return at.astimezone(UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise PublishError(f"The {what} {at.isoformat()} is not within the years 1 to 9999 of UTC.") from None

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -34,8 +34,10 @@ __all__ = [
     "display_url",
     "escape_controls",
     "expand_variables",
+    "find_place",
     "format_traceback",
     "hide_secrets",
+    "is_reference",
     "redact",
     "redact_block",
     "redact_error",
@@ -155,6 +157,18 @@ def redact_block(text: str, *, limit: int = _MAX_BLOCK) -> str:
 def format_traceback(error: BaseException) -> str:
     """Format the traceback of an error, redacted. Of a long one the end is kept, because it names the cause."""
     return redact_block("".join(traceback.format_exception(error)))
+
+
+_PLACE: Final = re.compile(r"""^ {2}File "([^"\n]{1,400})", line (\d{1,9})(?:, in ([^\n]{1,200}))?$""", re.MULTILINE)
+
+
+def find_place(trace: str | None) -> str:
+    """Return the last line of code in a formatted traceback, such as `shop.py, line 12, in bill`; nothing if none."""
+    places = _PLACE.findall(trace or "")
+    if not places:
+        return ""
+    file, line, function = places[-1]
+    return _to_printable(f"{file}, line {line}" + (f", in {function}" if function else ""))
 
 
 # --- URLs ---
@@ -306,21 +320,21 @@ class _UrlParts(NamedTuple):
     query: str
 
 
-def expand_variables(text: str, environ: Mapping[str, str]) -> str:
-    """Replace each `${NAME}` in the URL by that environment variable.
+def expand_variables(text: str, environ: Mapping[str, str], *, where: str = "The URL") -> str:
+    """Replace each `${NAME}` in the URL by that environment variable. `where` names the URL in an error.
 
     A value in the login or the query is percent-encoded on its way in, so a password may hold any character.
     A reference that is the whole text stands for the whole URL.
     """
     if whole := _REFERENCE.fullmatch(text):
-        return _read_variable(whole, environ)
+        return _read_variable(whole, environ, where)
     parts = _split_url(text)
     return "".join(
         (
             parts.scheme,
-            _REFERENCE.sub(lambda found: quote(_read_variable(found, environ), safe=""), parts.login),
-            _REFERENCE.sub(lambda found: _read_variable(found, environ), parts.host + parts.place),
-            _REFERENCE.sub(lambda found: quote(_read_variable(found, environ), safe=""), parts.query),
+            _REFERENCE.sub(lambda found: quote(_read_variable(found, environ, where), safe=""), parts.login),
+            _REFERENCE.sub(lambda found: _read_variable(found, environ, where), parts.host + parts.place),
+            _REFERENCE.sub(lambda found: quote(_read_variable(found, environ, where), safe=""), parts.query),
         )
     )
 
@@ -333,12 +347,12 @@ def _split_url(url: str) -> _UrlParts:
     return _UrlParts(scheme + mark, login + at, host, rest[len(authority) :], question + query)
 
 
-def _read_variable(reference: re.Match[str], environ: Mapping[str, str]) -> str:
+def _read_variable(reference: re.Match[str], environ: Mapping[str, str], where: str) -> str:
     name = reference[1]
     if not _NAME.fullmatch(name):
         raise ConfigError("A ${…} in the URL does not hold the name of an environment variable; write ${NAME}.")
     if name not in environ:
-        raise ConfigError(f"The URL refers to ${{{name}}}, but that environment variable is not set.")
+        raise ConfigError(f"{where} refers to ${{{name}}}, but that environment variable is not set.")
     return environ[name]
 
 
@@ -347,6 +361,11 @@ def _read_variable(reference: re.Match[str], environ: Mapping[str, str]) -> str:
 _MAX_SECRET_FILE: Final = 64 * 1024
 _MIN_HIDDEN: Final = 4
 """Shorter values occur by chance, and hiding them would only garble the text."""
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a text only says where a secret is: `env:NAME`, `file:/path` or `${NAME}`, and nothing more."""
+    return _SOURCE.fullmatch(text) is not None
 
 
 class Secret:
@@ -373,7 +392,7 @@ class Secret:
         return f"Secret({str(self)!r})"
 
     def __str__(self) -> str:
-        return self._given if _SOURCE.fullmatch(self._given) else "***"
+        return self._given if is_reference(self._given) else "***"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and self._given == other._given
@@ -383,11 +402,29 @@ class Secret:
 
 
 def hide_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Hide every occurrence of these values as `***`: a broker may echo them in an error that people read."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _MIN_HIDDEN:
-            text = text.replace(secret, "***")
-    return text
+    """Hide every occurrence of these values as `***`: a broker may echo them in an error that people read.
+
+    Where two of them overlap, or one holds the other, nothing of either is left.
+    """
+    places = sorted(
+        (place, place + len(secret))
+        for secret in set(secrets)
+        if len(secret) >= _MIN_HIDDEN
+        for place in _find_all(text, secret)
+    )
+    hidden, end = "", 0
+    for start, stop in places:
+        if start >= end:
+            hidden += f"{text[end:start]}***"
+        end = max(end, stop)
+    return hidden + text[end:]
+
+
+def _find_all(text: str, part: str) -> Iterator[int]:
+    place = text.find(part)
+    while place >= 0:
+        yield place
+        place = text.find(part, place + 1)
 
 
 def _read_environment(name: str, option: str, environ: Mapping[str, str]) -> str:

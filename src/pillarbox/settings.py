@@ -283,8 +283,10 @@ def parse_options(cls: type[S], options: Mapping[str, object], *, transport: str
     known = [name for name in cls.__struct_fields__ if name in hints]
     for name in options:
         if name not in known:
+            near = get_close_matches(name, known, n=1)
             raise ConfigError(
                 f"The {transport} transport has no option {name!r}; it has {join_words(sorted(known))}."
+                + (f" Did you mean {near[0]}?" if near else "")
                 + (f" A part of the endpoint's own query is written query.{name}=…" if "query" in known else "")
             )
     values = {name: _prepare(hints[name], value, name=name) for name, value in options.items()}

@@ -516,3 +516,21 @@ def test_we_read_binary_data_in_structured_mode_of_the_official_package(
     event = OfficialEvent({**attributes, "datacontenttype": "image/png"}, data)
     sent = official_http.to_structured(event, JSONFormat())
     assert read(sent.headers, sent.body, binding=HTTP).payload == data
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+@pytest.mark.parametrize("is_structured", [False, True])
+def test_a_time_that_utc_does_not_have_is_refused(time: str, is_structured: bool) -> None:
+    headers, body = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "ce-time": time}, b""
+    if is_structured:
+        body = msgspec.json.encode({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "time": time})
+        headers = {"content-type": "application/cloudevents+json"}
+    with pytest.raises(DecodeError, match="years 1 to 9999"):
+        read(headers, body, binding=HTTP)
+
+
+def test_a_time_is_read_as_utc() -> None:
+    headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+    event = read({**headers, "ce-time": "2026-01-01T01:00:00+02:00"}, b"", binding=HTTP)
+    assert event.event_time is not None
+    assert event.event_time.isoformat() == "2025-12-31T23:00:00+00:00"

@@ -109,7 +109,8 @@ def test_the_rest_of_a_destination_goes_to_its_transport(tmp_path: Path) -> None
     assert isinstance(transport, MemoryTransport)
     assert (transport.features.batch, made["b"].section.settings.batch) == (3, 500)
     with pytest.raises(
-        ConfigError, match=r"Destination c .* no option 'bacth'.*destinations\.c\.bacth in .*is batch\)\."
+        ConfigError,
+        match=r"Destination c .* no option 'bacth'.* Did you mean batch\? \(given by destinations\.c\.bacth in ",
     ):
         made["c"].build()
 

@@ -6,7 +6,7 @@ import pytest
 
 from pillarbox.cloudevents import AMQP
 from pillarbox.contracts.receiver import FallbackIdentity, IncomingMessage
-from pillarbox.decoding import decode_incoming, encode_incoming, to_usable_id
+from pillarbox.decoding import decode_incoming, encode_incoming, to_cloudevent, to_usable_id
 from pillarbox.message import MAX_TEXT
 
 
@@ -28,3 +28,11 @@ def test_a_kept_message_comes_back_whole_and_as_one_that_was_delivered_before() 
     back = decode_incoming(encode_incoming(came))
     assert (back.headers, back.body, back.binding, back.fallback) == (came.headers, came.body, AMQP, identity)
     assert (came.redelivered, back.redelivered) == (False, True)
+
+
+@pytest.mark.parametrize("text", ["x" * 2_000, "ä" * 600])
+def test_a_correlation_id_that_is_too_long_in_bytes_becomes_its_digest(text: str) -> None:
+    """A handler publishes with it, and the table has room for so many bytes."""
+    identity = FallbackIdentity(message_id="1", source="s", type="t", topic="t")
+    received = IncomingMessage(headers={"correlation-id": text}, body=b"", binding=AMQP, fallback=identity)
+    assert to_cloudevent(received).correlation_id == to_usable_id(text) != text

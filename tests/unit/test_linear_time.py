@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 import pytest
 
 from pillarbox.durations import parse_duration
 from pillarbox.errors import ConfigError
-from pillarbox.operations.failures import group_failures
+from pillarbox.fingerprint import MAX_FINGERPRINT
+from pillarbox.operations.failures import group_errors
 from pillarbox.redaction import redact
-from pillarbox.testing.samples import sample
 
 LENGTH: Final = 20_000
 _TEXTS: Final[dict[str, Callable[[int], str]]] = {
@@ -45,9 +44,8 @@ def read_duration(text: str) -> None:
 
 
 def read_failure(text: str) -> None:
-    message = msgspec.structs.replace(sample(), last_error=text)
-    (group,) = group_failures([message])
-    assert len(group.error) <= 4_000
+    (group,) = group_errors([("billing", text, None, 1)])
+    assert len(group.text) <= MAX_FINGERPRINT
 
 
 def measure(read: Callable[[str], object], text: str) -> float:

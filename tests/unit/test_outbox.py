@@ -32,6 +32,7 @@ from pillarbox.errors import (
     WrongKind,
 )
 from pillarbox.message import SKIPPED_DESTINATION, compute_partition
+from pillarbox.publish_options import to_utc
 from pillarbox.stores.migrations import load_migrations
 
 TYPES = Types()
@@ -272,10 +273,13 @@ def test_a_registered_class_has_its_own_type_and_content_type(tx: sqlite3.Connec
         outbox().publish(tx, Placed("o-1"), **options)
 
 
-@pytest.mark.parametrize("given", ["text", 5, None, object(), {1, 2}, Placed])
-def test_anything_else_is_not_a_message(tx: sqlite3.Connection, given: Any) -> None:
-    with pytest.raises(UnknownType, match="is not registered"):
-        outbox().publish(tx, given)
+class Plain:
+    """Not decorated."""
+
+
+def test_a_class_that_is_not_registered_is_not_a_message(tx: sqlite3.Connection) -> None:
+    with pytest.raises(UnknownType, match="The class Plain is not registered: decorate it"):
+        outbox().publish(tx, Plain())
 
 
 # --- many --------------------------------------------------------------------------------------
@@ -310,6 +314,7 @@ def test_an_empty_list_writes_nothing(tx: sqlite3.Connection) -> None:
         (Placed("k", float("nan")), PayloadNotSerializable),
         (Pay("o"), WrongKind),
         (object(), UnknownType),
+        (Placed, PublishError),
         (Seen("x" * 2_000_000), PublishError),
     ],
 )
@@ -591,3 +596,23 @@ def test_prefix_and_schema_reach_the_tables(tx: sqlite3.Connection) -> None:
 def test_the_default_registry_serves_an_outbox_without_its_own(tx: sqlite3.Connection) -> None:
     with pytest.raises(UnknownType):
         Outbox(routes="x", source="/s").publish(tx, Placed("x"))
+
+
+def test_a_class_in_place_of_an_instance_is_named(tx: sqlite3.Connection) -> None:
+    with pytest.raises(PublishError, match=r"^Placed is a class, .* write Placed\(…\)\.$"):
+        outbox().publish(tx, Placed)
+    with pytest.raises(PublishError, match="Pay is a class"):
+        outbox().send(tx, Pay)
+
+
+@pytest.mark.parametrize("payload", ["text", 5, None, object(), {1, 2}])
+def test_a_builtin_is_not_to_be_decorated(tx: sqlite3.Connection, payload: object) -> None:
+    with pytest.raises(UnknownType, match="cannot be published by itself: give an instance of a class"):
+        outbox().publish(tx, payload)
+
+
+@pytest.mark.parametrize("option", ["event_time", "deliver_at"])
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+def test_a_time_that_utc_does_not_have_is_refused(option: str, text: str) -> None:
+    with pytest.raises(PublishError, match=f"{option} .* is not within the years 1 to 9999"):
+        to_utc(datetime.fromisoformat(text), what=option)

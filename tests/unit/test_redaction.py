@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.redaction import format_traceback, redact, redact_line, redact_url
+from pillarbox.redaction import Secret, format_traceback, hide_secrets, is_reference, redact, redact_line, redact_url
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,31 @@ def test_what_just_fits_is_not_cut() -> None:
 )
 def test_a_login_without_a_colon_may_be_a_token(url: str, shown: str) -> None:
     assert redact_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets", "shown"),
+    [
+        ("refused hunter2hunter", ["hunter2", "hunter2hunter"], "refused ***"),
+        ("refused hunter2hunter", ["hunter2hunter", "hunter2"], "refused ***"),
+        ("abcdefgh", ["abcdef", "cdefgh"], "***"),
+        ("x abcdabcd y", ["abcd"], "x ****** y"),
+        ("aaaaaa", ["aaaa"], "***"),
+        ("abc stays", ["abc", ""], "abc stays"),
+    ],
+)
+def test_secrets_that_overlap_leave_nothing_of_each_other(text: str, secrets: list[str], shown: str) -> None:
+    assert hide_secrets(text, secrets) == shown
+
+
+@pytest.mark.parametrize(
+    "value", ["env:NAME hunter2", "env:NAME\nhunter2", "file:/x hunter2", "env:1hunter2", "${A}hunter2"]
+)
+def test_a_value_that_only_begins_like_a_reference_is_hidden(value: str) -> None:
+    assert str(Secret(value)) == "***"
+    assert not is_reference(value)
+
+
+@pytest.mark.parametrize("value", ["env:NAME", "file:/run/secrets/x-1", "${NAME}"])
+def test_a_reference_is_shown(value: str) -> None:
+    assert str(Secret(value)) == value

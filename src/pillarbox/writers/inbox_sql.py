@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Start, TakeRedriven
+from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, ListOpen, Start, TakeRedriven
 from pillarbox.errors import DecodeError
 from pillarbox.message import MAX_TEXT, Names
 from pillarbox.writers.insert_sql import Dialect, Statement, now_sql, placeholders
@@ -184,7 +184,35 @@ def _forget_sql(names: Names, dialect: Dialect, condition: str) -> str:
     )
 
 
+def _list_open(command: ListOpen, dialect: Dialect) -> SqlSteps[Sequence[Sequence[Any]]]:
+    result = yield Statement(_list_open_sql(command.names, dialect), (), has_rows=True)
+    return result.rows
+
+
+@lru_cache
+def _list_open_sql(names: Names, dialect: Dialect) -> str:
+    if dialect is Dialect.MYSQL:
+        columns = ", ".join(f"`{name}`" for name in _OPEN_COLUMNS)
+        return f"select {columns} from {names.table('outbox', quote='`')} order by id"
+    if dialect is Dialect.SQLITE:
+        return f"select {', '.join(_OPEN_COLUMNS)} from {names.table('outbox')} order by id"
+    # Each driver gives ids, JSON and times in types of its own.
+    columns = ", ".join(_POSTGRES_COLUMNS.get(name, name) for name in _OPEN_COLUMNS)
+    return f"select {columns} from {names.table('outbox')} order by id"
+
+
+_OPEN_COLUMNS: Final = [
+    "id", "message_id", "destination", "partition", "kind", "type", "topic", "key", "payload", "content_type",
+    "headers", "source", "subject", "correlation_id", "causation_id", "event_time", "created_at", "available_at",
+    "waits", "attempts", "last_error", "status_at",
+]  # fmt: skip
+_POSTGRES_COLUMNS: Final = {"message_id": "message_id::text", "headers": "headers::text"} | {
+    name: f"(extract(epoch from {name}) * 1000000)::bigint"
+    for name in ("event_time", "created_at", "available_at", "status_at")
+}
+
 _CONFLICT_STEPS: Final[_StepsTable] = {
+    ListOpen: _list_open,
     Accept: _accept,
     Start: _start,
     Fail: _fail,
@@ -355,6 +383,7 @@ def _forget_mysql_sql(names: Names, condition: str) -> str:
 
 
 _MYSQL_STEPS: Final[_StepsTable] = {
+    ListOpen: _list_open,
     Accept: _accept_mysql,
     Start: _start_mysql,
     Fail: _fail_mysql,

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from pillarbox.contracts.writer import InboxCommand, Insert
 from pillarbox.errors import NotInTransaction, UnsupportedHandle
+from pillarbox.writers.hints import hint_at_tables
 from pillarbox.writers.inbox_sql import StatementResult, build_steps, run_steps
 from pillarbox.writers.insert_sql import SAVEPOINT, Dialect, Statement, build_insert, build_lock
 from pillarbox.writers.sqlite import would_autocommit
@@ -273,7 +274,12 @@ class _SessionBuffer:
         """Write what is staged, in order. A batch that fails stays, so that a second commit cannot leave it behind."""
         while self.staged:
             run = _take_run(self.staged)
-            _insert(run[0][0], _merge([batch for _, batch in run]))
+            batch = _merge([batch for _, batch in run])
+            try:
+                _insert(run[0][0], batch)
+            except Exception as error:
+                hint_at_tables(error, batch.names)
+                raise
             del self.staged[: len(run)]
 
 

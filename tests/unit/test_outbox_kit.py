@@ -122,5 +122,34 @@ def test_a_real_store_is_read(tmp_path: Path) -> None:
     assert kit.drain() == 1
 
 
+def test_a_failing_assertion_shows_no_frame_of_the_kit(kit: OutboxKit) -> None:
+    publish(kit, OrderPlaced("1"))
+    with pytest.raises(AssertionError) as published:
+        kit.assert_published(OrderCancelled)
+    with pytest.raises(AssertionError) as not_published:
+        kit.assert_not_published(OrderPlaced)
+    for failure in (published, not_published):
+        shown = [entry.name for entry in failure.traceback if not entry.ishidden(failure)]
+        assert shown == ["test_a_failing_assertion_shows_no_frame_of_the_kit"]
+
+
+def test_a_kit_of_a_store_creates_its_tables(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    for store in (SqliteStore(file), f"sqlite:///{file}"):
+        OutboxKit(store=store, types=TYPES).assert_not_published(OrderPlaced)
+
+
+def test_a_kit_has_a_store_or_a_connection(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, pytest.raises(TypeError, match="not both"):
+        OutboxKit(store=f"sqlite:///{tmp_path / 'shop.db'}", connection=connection)
+
+
+async def test_the_methods_for_async_code_read_a_store_too(kit: OutboxKit) -> None:
+    publish(kit, OrderPlaced("1"))
+    await kit.assert_published_async(OrderPlaced, order_id="1")
+    await kit.assert_not_published_async(OrderCancelled)
+    assert await kit.published_async(OrderPlaced) == [OrderPlaced("1")]
+
+
 def test_the_fixture(outbox_kit: OutboxKit) -> None:  # noqa: F811
     assert outbox_kit.published() == []

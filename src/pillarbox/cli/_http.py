@@ -40,14 +40,20 @@ def serve_health(address: tuple[str, int] | None, build_app: Callable[[], Health
 
 
 @contextmanager
-def serve_app(address: tuple[str, int], build_app: Callable[[], Any]) -> Iterator[None]:
-    """Serve an ASGI app in a thread of its own while the block runs: it answers while the relay's loop hangs."""
+def serve_app(
+    address: tuple[str, int], build_app: Callable[[], Any], *, on_start: Callable[[str], None]
+) -> Iterator[None]:
+    """Serve an ASGI app in a thread of its own while the block runs: it answers while the relay's loop hangs.
+
+    `on_start` gets the address.
+    """
     from pillarbox.dashboard.serve import BackgroundServer
 
     host, port = address
     server = BackgroundServer(build_app, host=host, port=port)
     server.start()
     program_log.info("the dashboard, probes and metrics are served at %s", server.address)
+    on_start(server.address)
     try:
         yield
     finally:

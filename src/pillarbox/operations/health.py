@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from datetime import timedelta
@@ -16,10 +14,11 @@ import msgspec
 from pillarbox.clock import SystemClock
 from pillarbox.consumer import Consumer
 from pillarbox.contracts.store import MonitorStore, OpenClaim, Registry
-from pillarbox.durations import format_duration
+from pillarbox.durations import check_fields, format_duration
 from pillarbox.errors import ConfigError, MissingExtra, PillarboxError
 from pillarbox.message import SKIPPED_DESTINATION
 from pillarbox.operations.monitor import STUCK_AFTER, Monitor, Status
+from pillarbox.operations.web_server import WebLimits, WebServer
 from pillarbox.redaction import redact_line
 from pillarbox.relay.relay import LoopProbe, RelayHealth
 
@@ -180,6 +179,7 @@ class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """More messages than this in stuck claims of this relay: it is not alive."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.stuck_after <= timedelta(0) or self.stuck_messages < 0:
             raise ConfigError("A probe's stuck_after must be longer than nothing, and stuck_messages at least 0.")
 
@@ -432,14 +432,7 @@ def check_readiness(state: RelayState) -> ProbeResult:
 
 # --- a server for a relay that runs by itself ---
 
-_STOP_TIMEOUT: Final = 5.0
-_REQUEST_TIMEOUT: Final = 15.0
-_HEAD_TIMEOUT: Final = 5.0
-"""Seconds for a request to come. Probes and scrapers send theirs at once."""
-_MAX_HEAD: Final = 8 * 1024
-"""Bytes of a request: line and headers."""
-_MAX_CONNECTIONS: Final = 64
-_REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_LIMITS: Final = WebLimits(head_bytes=8 * 1024, body_bytes=0, answer_seconds=15)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -454,104 +447,17 @@ class HealthServer:
     """Serves a `HealthApp` in a thread of its own: it answers while the relay's loop hangs."""
 
     def __init__(self, build_app: Callable[[], HealthApp], *, host: str, port: int) -> None:
-        self._build_app = build_app
-        self._host = host
-        self.port = port
+        self._server = WebServer(build_app, host=host, port=port, what="Probes", limits=_LIMITS)
+
+    @property
+    def port(self) -> int:
         """The port it listens at once it is started, where 0 was given for a free one."""
-        self._ready = threading.Event()
-        self._error: OSError | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="pillarbox-health", daemon=True)
+        return self._server.port
 
     def start(self) -> None:
         """Listen; `ConfigError` if the address is taken or belongs to another machine."""
-        self._thread.start()
-        self._ready.wait(30)
-        if self._error is not None:
-            raise ConfigError(
-                f"Probes cannot be served at {self._host}:{self.port}: {self._error.strerror or self._error}."
-            ) from self._error
+        self._server.start()
 
     def stop(self) -> None:
         """Stop listening, and wait until the thread has ended."""
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(stop.set)
-            self._thread.join(_STOP_TIMEOUT)
-
-    def _run(self) -> None:
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = self._build_app()
-        connections = _Connections(app)
-        try:
-            server = await asyncio.start_server(connections.serve, self._host, self.port, limit=_MAX_HEAD)
-        except OSError as error:
-            self._error = error
-            await app.close()
-            self._ready.set()
-            return
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        async with server:
-            await self._stop.wait()
-        await app.close()
-
-
-class _Connections:
-    """Answers one request for each connection, and closes it. A malformed request does not affect the next.
-
-    At most so many connections are open. A new one closes the one that has waited longest for its request, so that
-    nobody who only opens connections keeps the platform's probes out.
-    """
-
-    def __init__(self, app: HealthApp) -> None:
-        self._app = app
-        self._waiting: dict[asyncio.StreamWriter, None] = {}
-        """Those whose request has not come yet, the oldest first."""
-        self._count = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._count += 1
-        try:
-            if self._count > _MAX_CONNECTIONS and not self._close_oldest():
-                return
-            self._waiting[writer] = None
-            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(_HEAD_TIMEOUT):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                self._waiting.pop(writer, None)
-                async with asyncio.timeout(_REQUEST_TIMEOUT):
-                    await self._respond(head, writer)
-        finally:
-            self._count -= 1
-            self._waiting.pop(writer, None)
-            if writer.transport.get_write_buffer_size():
-                writer.transport.abort()  # whoever does not read what he asked for does not keep it here either
-            else:
-                writer.close()
-
-    def _close_oldest(self) -> bool:
-        """Close the connection that has waited longest; return False if all are being answered."""
-        oldest = next(iter(self._waiting), None)
-        if oldest is None:
-            return False
-        del self._waiting[oldest]
-        oldest.transport.abort()
-        return True
-
-    async def _respond(self, head: bytes, writer: asyncio.StreamWriter) -> None:
-        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
-        status, content_type, body = await self._app.respond(method, path.removeprefix("/"))
-        lines = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: {content_type}\r\n"
-            f"content-length: {len(body)}\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
-        )
-        writer.transport.set_write_buffer_limits(high=0)  # so that all of it is sent when `drain` returns
-        writer.write(lines.encode() + (b"" if method == "HEAD" else body))
-        await writer.drain()
+        self._server.stop()

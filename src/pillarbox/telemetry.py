@@ -6,11 +6,15 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Final
 
+from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import LATENCY_BOUNDS, FailedOutcome
+from pillarbox.durations import format_duration
+from pillarbox.errors import StoreUnavailable
 from pillarbox.message import Message
-from pillarbox.redaction import redact_line
+from pillarbox.redaction import find_place, redact_line
 
 __all__ = [
     "ATTEMPT",
@@ -31,6 +35,7 @@ __all__ = [
     "INBOX_FAILED",
     "INBOX_FAILED_NOW",
     "INBOX_HANDLED",
+    "INBOX_IGNORED",
     "INBOX_RETRIED",
     "LATENCY",
     "LATENCY_BUCKETS",
@@ -42,6 +47,7 @@ __all__ = [
     "PAUSED",
     "RELAYS",
     "RETURNED",
+    "SKIPPED_NOW",
     "STORES",
     "STORE_UP",
     "STUCK",
@@ -62,6 +68,7 @@ UNSENT: Final = "outbox_unsent_count"
 MAX_AGE: Final = "outbox_max_age_seconds"
 STUCK: Final = "outbox_stuck_messages"
 FAILED_NOW: Final = "outbox_failed_messages"
+SKIPPED_NOW: Final = "outbox_skipped_messages"
 DELIVERED: Final = "outbox_delivered"
 FAILED: Final = "outbox_failed"
 ATTEMPTS_FAILED: Final = "outbox_retried"
@@ -84,6 +91,7 @@ INBOX_DUPLICATES: Final = "inbox_duplicates"
 INBOX_FAILED: Final = "inbox_failed"
 INBOX_FAILED_NOW: Final = "inbox_failed_messages"
 INBOX_RETRIED: Final = "inbox_retried"
+INBOX_IGNORED: Final = "inbox_ignored"
 
 LATENCY_BUCKETS: Final = LATENCY_BOUNDS
 """Seconds."""
@@ -153,11 +161,20 @@ class Telemetry:
     def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
         """A write was refused, because another relay owns those lanes."""
 
+    def on_started(self, relay: str, *, relay_id: str) -> None:
+        """The relay is in the registry and begins to deliver. `relay` names its store, redacted, and destinations."""
+
     def on_lease_lost(self, *, reason: str) -> None:
         """The relay dropped everything and starts again under a new id."""
 
     def on_store_failed(self, what: str, error: Exception) -> None:
         """The store could not be reached; the call is repeated."""
+
+    def on_store_answered(self) -> None:
+        """The store answered a heartbeat, as it does several times in every lease."""
+
+    def on_turn(self, *, is_last: bool = False) -> None:
+        """Some seconds have passed, or the relay ends (`is_last`): what was added up may be reported."""
 
     def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
         """The store refuses to record anything about a message: it stays with this relay, and is not sent again."""
@@ -198,15 +215,31 @@ def current_store() -> str | None:
 
 log: Final = logging.getLogger("pillarbox.relay")
 _MAX_LINES: Final = 3
+_SUMMARY_EVERY: Final = 60.0
+"""Seconds between two lines about what was delivered, or about a store that is away."""
 """Most lines about the tries of one send."""
 
 
-class LoggingTelemetry(Telemetry):
-    """Logs every call. The fields are in `extra`, where a JSON formatter finds them."""
+def _describe_error(failure: FailedOutcome) -> str:
+    """Return the error, and for the exception of a handler the line of code that raised it."""
+    place = find_place(failure.detail)
+    return f"{failure.error} (at {place})" if place else f"{failure.error}"
 
-    def __init__(self, *, deliveries: int = logging.DEBUG) -> None:
+
+class LoggingTelemetry(Telemetry):
+    """Logs starts, stops, takeovers, outages and failures, and what was delivered once a minute.
+
+    The fields are in `extra`, where a JSON formatter finds them.
+    """
+
+    def __init__(self, *, deliveries: int = logging.DEBUG, clock: Clock | None = None) -> None:
         self._deliveries = deliveries
         """Level of the line for each single delivery."""
+        self._clock = SystemClock() if clock is None else clock
+        self._settled: dict[str, list[int]] = {}
+        """Destination to how many messages were delivered and not delivered since the last summary."""
+        self._summed_at = self._clock.monotonic()
+        self._away = _StoreAway(self._clock)
 
     def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
         if log.isEnabledFor(self._deliveries):
@@ -215,24 +248,28 @@ class LoggingTelemetry(Telemetry):
                 log.log(self._deliveries, "delivered %s to %s", message.message_id, destination, extra=fields)
 
     def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
-        fields = _fields(destination, message) | {"attempt": failure.attempts, "error": failure.error}
+        spent = {"attempt": failure.attempts, "error": failure.error, "tries": failure.tries}
+        fields = _fields(destination, message) | spent
+        # Where the two counts are the same, one is enough.
+        tries = "" if failure.tries in (0, failure.attempts) else f" and {_describe_tries(failure)}"
         match failure.waits:
             case None:
-                text = f"{failure.state.value} %s to %s after %d attempts: %s"
+                text = f"{failure.state.value} %s to %s after %d attempts%s: %s"
             case "held":
-                text = "held %s to %s after %d attempts, its key waits: %s"
+                text = "held %s to %s after %d attempts%s, its key waits: %s"
             case _:
-                text = "will retry %s to %s after attempt %d: %s"
-        log.warning(text, message.message_id, destination, failure.attempts, failure.error, extra=fields)
+                text = "will retry %s to %s after attempt %d%s: %s"
+        error = _describe_error(failure)
+        log.warning(text, message.message_id, destination, failure.attempts, tries, error, extra=fields)
 
     def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
         for message, failure in tries[:_MAX_LINES]:
-            fields = _fields(destination, message) | {"error": failure.error}
-            text = "tried %s to %s (type %s, topic %s, correlation %s, attempt %d), not given up because %s: %s"
+            spent = {"attempt": failure.attempts, "error": failure.error, "tries": failure.tries}
+            fields = _fields(destination, message) | spent
+            text = "tried %s to %s (type %s, topic %s, correlation %s; %s, attempts %d), not given up because %s: %s"
             names = (redact_line(message.type), redact_line(message.topic), redact_line(message.correlation_id))
-            log.warning(
-                text, message.message_id, destination, *names, message.attempts + 1, why, failure.error, extra=fields
-            )
+            counts, error = (_describe_tries(failure), failure.attempts), _describe_error(failure)
+            log.warning(text, message.message_id, destination, *names, *counts, why, error, extra=fields)
         if len(tries) > _MAX_LINES:
             more = len(tries) - _MAX_LINES
             log.warning("and %d more to %s, as their journals say", more, destination, extra=_fields(destination))
@@ -240,17 +277,33 @@ class LoggingTelemetry(Telemetry):
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
         if not messages:
             return
-        log.info("gave %d messages for %s back: %s", len(messages), destination, reason, extra=_fields(destination))
+        log.debug("gave %d messages for %s back: %s", len(messages), destination, reason, extra=_fields(destination))
 
     def on_settled(self, destination: str, *, delivered: int, failed: int) -> None:
         if not delivered and not failed:
             return  # messages were only parked or given back
-        extra = _fields(destination) | {"delivered": delivered, "troubled": failed}
-        log.info("settled %d delivered, %d troubled for %s", delivered, failed, destination, extra=extra)
+        counts = self._settled.setdefault(destination, [0, 0])
+        counts[0] += delivered
+        counts[1] += failed
+        extra = _fields(destination) | {"delivered": delivered, "not_delivered": failed}
+        log.debug("recorded %d delivered, %d not delivered for %s", delivered, failed, destination, extra=extra)
+
+    def on_turn(self, *, is_last: bool = False) -> None:
+        self._away.remind()
+        now = self._clock.monotonic()
+        if not is_last and now - self._summed_at < _SUMMARY_EVERY:
+            return
+        for destination, (delivered, failed) in sorted(self._settled.items()):
+            extra = _fields(destination) | {"delivered": delivered, "not_delivered": failed}
+            text = "delivered %d to %s in %.0f s" + (", %d not yet or not at all" if failed else "")
+            values = (delivered, destination, now - self._summed_at, *([failed] if failed else []))
+            log.info(text, *values, extra=extra)
+        self._settled.clear()
+        self._summed_at = now
 
     def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         extra = _fields(destination) | {"error": reason, "seconds": seconds}
-        log.info("%s is left alone for %.1f s: %s", destination, seconds, reason, extra=extra)
+        log.debug("%s is left alone for %.1f s: %s", destination, seconds, reason, extra=extra)
 
     def on_outage(self, destination: str, *, reason: str, is_reachable: bool) -> None:
         text = "%s acknowledges nothing, and is probed: %s" if is_reachable else "%s is down, and is probed: %s"
@@ -288,12 +341,21 @@ class LoggingTelemetry(Telemetry):
         extra = _fields(destination) | {"lanes": lanes}
         log.error("refused: another relay owns lanes %s of %s", lanes, destination, extra=extra)
 
+    def on_started(self, relay: str, *, relay_id: str) -> None:
+        log.info("the %s runs as %s", relay, relay_id, extra={"relay_id": relay_id})
+
     def on_lease_lost(self, *, reason: str) -> None:
         log.error("the lease is lost, starting again under a new id: %s", redact_line(reason))
 
     def on_store_failed(self, what: str, error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._away.note_failure(what, redact_line(str(error)))
+            return
         reason = redact_line(str(error))
         log.warning("%s failed, trying again: %s", what, reason, extra={"error": reason})
+
+    def on_store_answered(self) -> None:
+        self._away.note_answer()
 
     def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
         extra = _fields(destination, message) | {"error": reason}
@@ -310,15 +372,58 @@ class LoggingTelemetry(Telemetry):
         log.error(text, destination, messages[0].message_id, len(messages) - 1, extra=fields)
 
     def on_duty_failed(self, what: str, error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._away.note_failure(what, redact_line(str(error)))
+            return
         reason = redact_line(f"{type(error).__name__}: {error}")
         log.warning("%s failed, trying again later: %s", what, reason, extra={"error": reason})
 
     def on_cleaned(self, *, messages: int, inbox: int) -> None:
         if messages or inbox:
-            log.info("cleaned %d closed messages, %d inbox records", messages, inbox)
+            log.debug("cleaned %d closed messages, %d inbox records", messages, inbox)
 
     def on_directory_failed(self, reason: str) -> None:
         log.warning("a tenant cannot be served, or tenants cannot be asked for: %s", redact_line(reason))
+
+
+class _StoreAway:
+    """Log lines about a store that is away: one when it goes, one a minute, one when it is back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_at: float | None = None
+        """Since when it is away; None while it is there."""
+        self._reported_at = 0.0
+        self._reason = ""
+        self._failures = 0
+        """Failed calls since it went."""
+        self._is_failing = False
+        """A call failed since the last heartbeat that was answered."""
+
+    def note_failure(self, what: str, reason: str) -> None:
+        now, self._is_failing = self._clock.monotonic(), True
+        self._reason = reason
+        self._failures += 1
+        if self._began_at is None:
+            self._began_at = self._reported_at = now
+            log.warning("the store is away: %s failed, trying again: %s", what, reason, extra={"error": reason})
+        else:
+            log.debug("%s failed, trying again: %s", what, reason, extra={"error": reason})
+
+    def note_answer(self) -> None:
+        """Note an answer. It is back when nothing failed between two of them: some calls may work, and others not."""
+        if self._began_at is not None and not self._is_failing:
+            seconds = self._clock.monotonic() - self._began_at
+            log.warning("the store answers again after %.1f s, and %d failed calls", seconds, self._failures)
+            self._began_at, self._failures = None, 0
+        self._is_failing = False
+
+    def remind(self) -> None:
+        now = self._clock.monotonic()
+        if self._began_at is not None and now - self._reported_at >= _SUMMARY_EVERY:
+            self._reported_at = now
+            text = "the store is away for %.0f s, %d calls have failed: %s"
+            log.warning(text, now - self._began_at, self._failures, self._reason, extra={"error": self._reason})
 
 
 class CompositeTelemetry(Telemetry):
@@ -391,6 +496,10 @@ class CompositeTelemetry(Telemetry):
         for telemetry in self._telemetries:
             telemetry.on_fenced(destination, partitions)
 
+    def on_started(self, relay: str, *, relay_id: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_started(relay, relay_id=relay_id)
+
     def on_lease_lost(self, *, reason: str) -> None:
         for telemetry in self._telemetries:
             telemetry.on_lease_lost(reason=reason)
@@ -398,6 +507,14 @@ class CompositeTelemetry(Telemetry):
     def on_store_failed(self, what: str, error: Exception) -> None:
         for telemetry in self._telemetries:
             telemetry.on_store_failed(what, error)
+
+    def on_store_answered(self) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_store_answered()
+
+    def on_turn(self, *, is_last: bool = False) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_turn(is_last=is_last)
 
     def on_set_aside(self, destination: str, message: Message, *, reason: str) -> None:
         for telemetry in self._telemetries:
@@ -418,6 +535,13 @@ class CompositeTelemetry(Telemetry):
     def on_directory_failed(self, reason: str) -> None:
         for telemetry in self._telemetries:
             telemetry.on_directory_failed(reason)
+
+
+def _describe_tries(failure: FailedOutcome) -> str:
+    """Describe the tries of a message, such as "7 tries in 45s"."""
+    if failure.tries <= 1 or failure.tried_for is None:
+        return "1 try"
+    return f"{failure.tries} tries in {format_duration(timedelta(seconds=round(failure.tried_for.total_seconds())))}"
 
 
 def _fields(destination: str, message: Message | None = None) -> dict[str, object]:

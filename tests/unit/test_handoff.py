@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pillarbox.cloudevents import HTTP, KAFKA, read
 from pillarbox.config import Config
-from pillarbox.contracts.handoff import ServerLog, SlotStatus
-from pillarbox.errors import ConfigError, DecodeError
+from pillarbox.contracts.handoff import HandoffMark, PruneStep, ServerLog, SlotStatus
+from pillarbox.contracts.store import Registry
+from pillarbox.errors import ConfigError, DecodeError, HandoffRefused
 from pillarbox.message import Names
+from pillarbox.operations.handoff import HandoffPruner
 from pillarbox.relay.configuration import list_handed_off, list_served_destinations
 from pillarbox.relay.settings import DestinationSettings, build_publication_name, build_slot_name
 from pillarbox.stores.postgres.handoff import (
@@ -22,6 +27,7 @@ from pillarbox.stores.postgres.handoff import (
     build_grants,
     build_publication,
 )
+from pillarbox.testing.samples import sample_relay
 from tests.support.cli.program import pillarbox
 
 SERVER = ServerLog(version=17, level="logical", schema="public", database="shop")
@@ -180,3 +186,39 @@ def test_joined_headers_are_split_where_debezium_writes_them() -> None:
 def test_joined_headers_that_are_none_are_a_decode_error(text: str) -> None:
     with pytest.raises(DecodeError, match="pillarboxheaders"):
         read({**EVENT, "ce_pillarboxheaders": text}, b"", binding=KAFKA)
+
+
+class Log:
+    """Store of a hand-off whose slot has confirmed everything, beside the relays that it knows."""
+
+    def __init__(self, *serving: str) -> None:
+        self.pruned: list[str] = []
+        self._relays = [replace(sample_relay(), service="shop", destinations=[name]) for name in serving]
+
+    async def registry(self, *, lease: timedelta) -> Registry:
+        return Registry(now=datetime.now(UTC), relays=self._relays, owners={})
+
+    async def slot(self, name: str) -> SlotStatus:
+        return SlotStatus(name="pillarbox_kafka", is_active=True, confirmed=9)
+
+    async def mark_log(self) -> HandoffMark:
+        return HandoffMark(position=1, snapshot="1:1:")
+
+    async def prune_handed_off(self, destination: str, **_: object) -> PruneStep:
+        self.pruned.append(destination)
+        return PruneStep(deleted=0, last_id=None)
+
+
+@pytest.mark.parametrize("is_forced", [True, False])
+async def test_what_a_relay_serves_is_not_pruned_with_or_without_asking_the_slot(is_forced: bool) -> None:
+    async def prune(log: Any) -> None:
+        pruner = HandoffPruner(log, "kafka", slot="pillarbox_kafka", lease=timedelta(seconds=10))
+        age = timedelta(seconds=1)
+        await (pruner.run_unconfirmed(by="ann", older_than=age) if is_forced else pruner.run(by="ann", older_than=age))
+
+    served, other = Log("mail", "kafka"), Log("mail")
+    with pytest.raises(HandoffRefused, match="A relay serves kafka"):
+        await prune(served)
+    assert served.pruned == []
+    await prune(other)
+    assert other.pruned == ["kafka"]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from pillarbox.clock import FrozenClock
@@ -22,6 +23,7 @@ from pillarbox.operations.monitor import (
     Monitor,
     NearFailure,
     Status,
+    TopicStatus,
     build_destinations,
     compute_latency,
 )
@@ -192,6 +194,19 @@ def test_a_backlog_counts_when_it_lasts_or_is_large(due: int, age: int, severity
     assert (found.severity if found else None) is severity
 
 
+def test_messages_that_no_route_takes_are_a_warning_that_names_their_topics() -> None:
+    topics = [
+        TopicStatus(topic=topic, due=0, later=0, sending=0, failed=0, skipped=count, discarded=0)
+        for topic, count in (("orders.plcaed", 2), ("mail", 3), ("none", 0))
+    ]
+    found = alerts(name="_skipped", skipped=5, topics=topics, relays=0)["skipped"]
+    assert (found.severity, found.destination) == (Severity.WARNING, None)
+    assert found.what.startswith("5 messages of topics mail, orders.plcaed were sent nowhere")
+    assert "redrive --state skipped --to NAME" in found.do
+    assert "skipped" not in alerts(name="_skipped", skipped=5, thresholds=Thresholds(skipped=5))
+    assert "skipped" not in alerts(discarded=5)
+
+
 def test_a_failed_message_is_critical_and_says_what_to_do() -> None:
     found = alerts(failed=1)["failed"]
     assert found.severity is Severity.CRITICAL
@@ -202,6 +217,29 @@ def test_a_failed_message_is_critical_and_says_what_to_do() -> None:
 def test_a_destination_that_nobody_serves_is_critical_when_messages_wait_for_it() -> None:
     assert alerts(relays=0, later=1)["unserved"].severity is Severity.CRITICAL
     assert "unserved" not in alerts(relays=0, delivered=5)
+
+
+def test_lanes_without_an_owner_warn_at_once() -> None:
+    """The limits of the live relays leave them over: messages in them wait, and nobody takes them."""
+    old = msgspec.structs.replace(sample_relay(), destinations=["billing"], started_at=NOW - 4 * SECOND)
+    young = msgspec.structs.replace(old, started_at=NOW - 2 * SECOND)
+
+    def look(*relays: RelayInfo, **given: Any) -> Sequence[Alert]:
+        one = destination(relays=len(relays), **given)
+        return find_alerts(
+            Status(at=NOW, destinations=[one], relays=relays, stuck=[], near_failure=[]), Thresholds(relays=0)
+        )
+
+    (alert,) = look(old, young, lanes=40)
+    assert (alert.name, alert.severity, alert.destination) == ("lanes", Severity.WARNING, "billing")
+    assert alert.what == (
+        "24 of the 64 lanes of billing have no owner, and messages in them wait: 2 live relays serve it."
+    )
+    assert "--max-lanes" in alert.do
+    assert look(old, lanes=64) == []
+    assert look(young, lanes=0) == [], "it has just begun, and is taking them"
+    assert look(lanes=0) == [], "nobody serves it, which is another alert"
+    assert [one.name for one in look(old, lanes=0, handed_off_to="debezium")] == ["served_twice"]
 
 
 def test_slow_and_failing_deliveries_warn() -> None:

@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import FailedOutcome, OpenClaim
+from pillarbox.cloudevents import from_message
+from pillarbox.contracts.store import FailedOutcome, InboxCount, OpenClaim
 from pillarbox.message import State, Waits
 from pillarbox.operations.monitor import Status
-from pillarbox.operations.prometheus import PrometheusTelemetry, StatusCollector
+from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
 from pillarbox.testing.samples import sample
 from tests.unit.test_monitor import destination
 
@@ -72,6 +73,18 @@ def test_a_retry_a_failure_and_a_return_are_told_apart() -> None:
     assert found["outbox_returned_total", ("billing",)] == 2
 
 
+def test_outages_are_forgotten_with_a_lost_lease() -> None:
+    """The relay begins again without them, and never reports their end: the gauges would stay until a restart."""
+    telemetry = PrometheusTelemetry()
+    telemetry.on_breaker_opened("billing", reason="away", seconds=1.0)
+    telemetry.on_address_blocked("billing", "a", reason="full", is_missing=False)
+    telemetry.on_lease_lost(reason="it ran out")
+    found = samples(telemetry)
+    assert found["outbox_breaker_open", ("billing",)] == found["outbox_blocked_addresses", ("billing",)] == 0
+    telemetry.on_address_blocked("billing", "a", reason="full", is_missing=False)
+    assert samples(telemetry)["outbox_blocked_addresses", ("billing",)] == 1
+
+
 def test_the_breaker_is_a_gauge() -> None:
     telemetry = PrometheusTelemetry()
     telemetry.on_breaker_opened("billing", reason="away", seconds=1.0)
@@ -87,7 +100,8 @@ def test_the_state_of_things_comes_from_the_tables() -> None:
     assert samples(collector) == {}
     one = destination(due=7, sending=2, failed=3, oldest_due_at=NOW - timedelta(seconds=90), lanes=32)
     claim = OpenClaim(relay_id=UUID(int=1), claimed_at=NOW, message_ids=[4, 5], strikes=0)
-    collector.status = Status(at=NOW, destinations=[one], relays=[], stuck=[claim], near_failure=[])
+    nowhere = destination(name="_skipped", skipped=4)
+    collector.status = Status(at=NOW, destinations=[one, nowhere], relays=[], stuck=[claim], near_failure=[])
     found = samples(collector)
     assert found["outbox_unsent_count", ("billing",)] == 9
     assert found["outbox_max_age_seconds", ("billing",)] == 90
@@ -95,3 +109,42 @@ def test_the_state_of_things_comes_from_the_tables() -> None:
     assert found["outbox_leases", ("billing",)] == 32
     assert found["outbox_relays", ()] == 0
     assert found["outbox_stuck_messages", ()] == 2
+    assert found["outbox_skipped_messages", ()] == 4
+
+
+def test_received_messages_that_no_handler_takes_are_counted() -> None:
+    telemetry = PrometheusConsumerTelemetry()
+    event = from_message(sample())
+    telemetry.on_ignored("billing", event)
+    telemetry.on_ignored("billing", event)
+    assert samples(telemetry)["inbox_ignored_total", ("billing",)] == 2
+
+
+def test_any_number_of_destinations_makes_a_bounded_number_of_series() -> None:
+    telemetry, collector = PrometheusTelemetry(), StatusCollector()
+    many = [destination(name=f"d{number:04}", due=1, lanes=2) for number in range(5_000)]
+    many += [destination(name="worst", failed=9), destination(name="unserved", due=1, relays=0)]
+    inboxes = [InboxCount(consumer=f"c{number:04}", failed=1, oldest_at=NOW) for number in range(5_000)]
+    collector.status = Status(
+        at=NOW, destinations=many, relays=[], stuck=[], near_failure=[], inboxes=inboxes,
+    )  # fmt: skip
+    for one in many:
+        telemetry.on_delivered(one.name, [sample(), sample()])
+        telemetry.on_failed(one.name, sample(), FailedOutcome(message_id=1, state=State.FAILED, attempts=5))
+        telemetry.on_returned(one.name, [sample()], reason="away")
+        telemetry.on_breaker_opened(one.name, reason="away", seconds=1.0)
+        telemetry.on_address_blocked(one.name, "a", reason="full", is_missing=False)
+    found = samples(telemetry, collector)
+    names = [name for name, _ in found]
+    assert max(names.count(name) for name in names if "_bucket" not in name) == 201
+    assert found["outbox_unsent_count", ("(others)",)] == 5_001 - sum(
+        value for (name, labels), value in found.items() if name == "outbox_unsent_count" and labels != ("(others)",)
+    )
+    assert (found["outbox_failed_messages", ("worst",)], found["outbox_destination_relays", ("unserved",)]) == (9, 0)
+    assert found["outbox_delivered_total", ("(others)",)] == 2 * (5_002 - 200)
+    assert found["outbox_blocked_addresses", ("(others)",)] == 5_002 - 200
+    assert found["outbox_breaker_open", ("(others)",)] == 1
+    assert found["inbox_failed_messages", ("(others)",)] == 4_800
+    for one in many:
+        telemetry.on_breaker_closed(one.name)
+    assert samples(telemetry)["outbox_breaker_open", ("(others)",)] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,10 +15,10 @@ from msgspec.structs import replace
 
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Selection
-from pillarbox.errors import StoreRefused
+from pillarbox.errors import ArchiveError, StoreRefused
 from pillarbox.message import Message, State
 from pillarbox.operations import JsonLinesArchive, restore_archive, scan_archive
-from pillarbox.relay.archive import read_lines
+from pillarbox.relay.archive import read_archive, read_lines
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
 
@@ -122,6 +123,59 @@ def test_a_line_without_end_is_no_message(tmp_path: Path, monkeypatch: pytest.Mo
     long, good = read_lines(tmp_path / "a")
     assert "too long" in (long.problem or "")
     assert (long.number, good.number, good.problem) == (1, 2, None)
+
+
+def pack_bomb(path: Path, *, size: int, line: bytes) -> None:
+    """Write a small file that unpacks to so many bytes."""
+    with gzip.open(path, "wb") as packed:
+        for _ in range(size // len(line)):
+            packed.write(line)
+
+
+@pytest.mark.parametrize(
+    "line", [b"0" * 1_000_000, b"0" * 999_999 + b"\n", b"\n" * 1_000_000], ids=["one", "long", "empty"]
+)
+def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_not_read_to_its_end(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "bomb.jsonl.gz"
+    pack_bomb(path, size=80_000_000, line=line)
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    *_, last = read_lines(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "more than 100 times its size" in (last.problem or "") or "lines" in (last.problem or "")
+    assert most < 3 * 64 * 1024 * 1024
+
+
+async def test_a_bomb_beside_archives_is_reported_and_they_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.relay.archive._SMALL", 100_000)
+    pack_bomb(tmp_path / "a.jsonl.gz", size=3_000_000, line=b"0" * 1_000)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(encode(*(closed(number) for number in range(1, 500)))))
+    result = await restore_archive(MemoryStore(), [tmp_path], by="ann")
+    assert (result.restored, result.problem_count) == (499, 1)
+    (tmp_path / "2026-11-17").mkdir()
+    (tmp_path / "a.jsonl.gz").rename(tmp_path / "2026-11-17" / "a.jsonl.gz")
+    with pytest.raises(ArchiveError, match="times its size"):
+        list(read_archive(tmp_path))
+
+
+def test_a_file_of_too_many_lines_is_read_up_to_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillarbox.relay.archive._MOST_LINES", 3)
+    (tmp_path / "a").write_bytes(encode(*(closed(number) for number in range(1, 6))))
+    *good, last = read_lines(tmp_path / "a")
+    assert [line.problem for line in good] == [None] * 3
+    assert "more than 3 lines" in (last.problem or "")
+
+
+async def test_a_batch_is_bounded_by_all_that_is_in_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillarbox.operations.restore._BATCH_BYTES", 20_000)
+    messages = [replace(closed(number), last_error="x" * 15_000) for number in range(1, 7)]
+    (tmp_path / "a.jsonl").write_bytes(encode(*messages))
+    done: list[int] = []
+    await restore_archive(MemoryStore(), [tmp_path], by="ann", on_progress=done.append)
+    assert done == [2, 4, 6]
 
 
 class Picky(MemoryStore):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Final
 
 import msgspec
 
 from pillarbox.contracts.finding import Severity
-from pillarbox.durations import format_duration
+from pillarbox.durations import check_fields, format_duration
 from pillarbox.errors import ConfigError
-from pillarbox.message import SKIPPED_DESTINATION
-from pillarbox.operations.monitor import STUCK_AFTER, DestinationStatus, Status
+from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION
+from pillarbox.operations.monitor import STUCK_AFTER, BlockedKeyStatus, DestinationStatus, Status
 
 __all__ = ["Alert", "Thresholds", "find_alerts"]
+
+_TAKING_LANES: Final = timedelta(seconds=3)
+"""Time that a relay has to take its lanes after its start."""
+_TOPICS: Final = 3
+"""Topics that an alert names."""
+_KEY_LENGTH: Final = 60
+"""Letters of a key in an alert."""
+_MORE_RELAYS: Final = "Look at `pillarbox status`: more relays, a larger window or a faster destination would help."
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +32,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """More failed messages than this: critical."""
     inbox_failed: int = 0
     """More failed messages of one consumer than this: critical."""
+    skipped: int = 0
+    """More messages than this were skipped, because no route takes them: warning."""
     oldest_warning: timedelta = timedelta(seconds=60)
     oldest_critical: timedelta = timedelta(seconds=600)
     """The longest waiting message has been due for longer than this, or was tried and is not given up for so long."""
@@ -47,13 +58,14 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the attempts in the window that failed and are made again: warning."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.oldest_critical < self.oldest_warning or self.backlog_critical < self.backlog_warning:
             raise ConfigError("A critical threshold cannot be below its warning.")
         if not 0 <= self.retry_rate <= 1:
             raise ConfigError("The threshold retry_rate is a part of all attempts: between 0 and 1.")
         if not 0 < self.near_failure <= 1:
             raise ConfigError("The threshold near_failure is a part of a destination's attempts: above 0, at most 1.")
-        if min(self.failed, self.inbox_failed, self.backlog_warning, self.relays) < 0:
+        if min(self.failed, self.inbox_failed, self.skipped, self.backlog_warning, self.relays) < 0:
             raise ConfigError("A threshold that counts something cannot be below 0.")
 
     @property
@@ -66,8 +78,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One condition that holds."""
 
     name: str
-    """Stable: `failed`, `inbox_failed`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`, `waiting`,
-    `unpruned`, `served_twice` and `relays`."""
+    """Stable: `failed`, `inbox_failed`, `skipped`, `oldest`, `backlog`, `sending`, `latency`, `retry_rate`, `unserved`,
+    `waiting`, `unpruned`, `served_twice`, `lanes` and `relays`."""
     severity: Severity
     destination: str | None
     what: str
@@ -79,6 +91,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 def find_alerts(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
     """Find the alerts that hold, the worst first, then by destination."""
     alerts = [alert for one in status.destinations for alert in _check_destination(status, one, thresholds)]
+    alerts += _check_skipped(status, thresholds)
     alerts += _check_tries(status, thresholds)
     alerts += _check_relays(status, thresholds, unserved=any(alert.name == "unserved" for alert in alerts))
     alerts += _check_claims(status, thresholds)
@@ -116,8 +129,27 @@ def _check_destination(status: Status, one: DestinationStatus, limits: Threshold
             f"{_choose(waiting, 'waits', 'wait')}.",
             do=f"Start a relay with --to {one.name}=URL, or correct the route that names {one.name}.",
         )
+    yield from _check_lanes(status, one)
     yield from _check_waiting(status, one, limits)
     yield from _check_deliveries(status, one, limits)
+
+
+def _check_lanes(status: Status, one: DestinationStatus) -> Iterator[Alert]:
+    """Check that the live relays own all lanes, once one of them had the time to take them."""
+    serving = [relay for relay in status.relays if one.name in relay.destinations]
+    had_time = any(one.started_at is not None and status.at - one.started_at > _TAKING_LANES for one in serving)
+    free = PARTITIONS - one.lanes
+    if free > 0 and had_time:
+        relays = f"{len(serving)} live {_choose(len(serving), 'relay serves', 'relays serve')}"
+        yield Alert(
+            name="lanes",
+            severity=Severity.WARNING,
+            destination=one.name,
+            what=f"{free} of the {PARTITIONS} lanes of {one.name} {_choose(free, 'has', 'have')} no owner, and "
+            f"messages in them wait: {relays} it.",
+            do=f"If this lasts longer than a takeover, start another relay of {one.name}, or raise "
+            "--max-lanes (`max_lanes`) of those that are there.",
+        )
 
 
 def _check_handed_off(status: Status, one: DestinationStatus, limits: Thresholds) -> Iterator[Alert]:
@@ -152,7 +184,7 @@ def _check_waiting(status: Status, one: DestinationStatus, limits: Thresholds) -
             severity=severity,
             destination=one.name,
             what=f"The longest waiting message for {one.name} has been due for {format_duration(_round(age))}.",
-            do=_suggest(one),
+            do=_suggest(status, one),
         )
     lasts = age > limits.backlog_for
     severity = _grade(lasts and one.due > limits.backlog_warning, one.due > limits.backlog_critical)
@@ -163,7 +195,7 @@ def _check_waiting(status: Status, one: DestinationStatus, limits: Thresholds) -
             severity=severity,
             destination=one.name,
             what=f"{_format_count(one, 'due')} for {one.name} are due{some}.",
-            do=_suggest(one),
+            do=_suggest(status, one),
         )
 
 
@@ -175,7 +207,7 @@ def _check_deliveries(status: Status, one: DestinationStatus, limits: Thresholds
             severity=Severity.WARNING,
             destination=one.name,
             what=f"Deliveries to {one.name} took {format_duration(_round(one.latency.average))} on average {window}.",
-            do="Look at `pillarbox status`: more relays, a larger window or a faster destination would help.",
+            do=_MORE_RELAYS,
         )
     if one.retry_rate > limits.retry_rate:
         yield Alert(
@@ -200,6 +232,24 @@ def _check_relays(status: Status, limits: Thresholds, *, unserved: bool) -> Iter
             what=f"{count} alive{', so new messages would wait' if not alive else ''}.",
             do="Start one with `pillarbox relay`, or set `relays` under [alerts] to how many there should be.",
         )
+
+
+def _check_skipped(status: Status, limits: Thresholds) -> Iterator[Alert]:
+    count, topics = status.skipped, status.skipped_topics
+    if count <= limits.skipped:
+        return
+    named = ", ".join(topics[:_TOPICS]) + (", …" if len(topics) > _TOPICS else "")
+    of = f" of {_choose(len(topics), 'topic', 'topics')} {named}" if topics else ""
+    yield Alert(
+        name="skipped",
+        severity=Severity.WARNING,
+        destination=None,
+        what=f"{count:,}{'+' if status.skipped_more else ''} {_choose(count, 'message', 'messages')}{of} "
+        f"{_choose(count, 'was', 'were')} sent nowhere, because no route takes {_choose(count, 'it', 'them')}.",
+        do="List them with `pillarbox messages list --state skipped` and correct the routes; then "
+        "`pillarbox messages redrive --state skipped --to NAME` sends them, and "
+        "`pillarbox messages discard --state skipped --reason TEXT` closes them.",
+    )
 
 
 def _check_tries(status: Status, limits: Thresholds) -> Iterator[Alert]:
@@ -251,14 +301,43 @@ def _check_inboxes(status: Status, limits: Thresholds) -> Iterator[Alert]:
             )
 
 
-def _suggest(one: DestinationStatus) -> str:
+def _suggest(status: Status, one: DestinationStatus) -> str:
     if one.pause is not None:
         return f"{one.name} is paused by {one.pause.by}: `pillarbox resume {one.name}` when it may go on."
     if not one.is_served:
         return f"No relay serves {one.name}: start one with --to {one.name}=URL."
     if not one.reachable:
         return f"No relay can reach {one.name}: look at the destination, and at `pillarbox doctor`."
-    return "Look at `pillarbox status`: more relays, a larger window or a faster destination would help."
+    blocked = [key for key in status.blocked if key.destination == one.name]
+    behind = sum(key.waiting for key in blocked)
+    if behind and (behind >= one.due or any(key.more for key in blocked)):
+        return _explain_blocked(blocked)
+    if behind:
+        return f"{_explain_blocked(blocked)} For the others: {_MORE_RELAYS[0].lower()}{_MORE_RELAYS[1:]}"
+    return _MORE_RELAYS
+
+
+def _explain_blocked(blocked: Sequence[BlockedKeyStatus]) -> str:
+    """Say what messages wait behind, and what to do about it: first what a person must decide."""
+    first = blocked[0]
+    count = sum(key.waiting for key in blocked)
+    more = "+" if any(key.more for key in blocked) else ""
+    keys = _choose(len(blocked), "key", "keys")
+    key = first.key if len(first.key) <= _KEY_LENGTH else f"{first.key[: _KEY_LENGTH - 1]}…"
+    waits = (
+        f"{count:,}{more} {_choose(count, 'message waits', 'messages wait')} behind others of {len(blocked):,} {keys}."
+    )
+    head = f"message {first.head_id} of the key {key}"
+    if not first.is_held:
+        return (
+            f"{waits} First is {head}, which is tried again: see why with `pillarbox messages show {first.head_id}`, "
+            "and fix the cause or discard it."
+        )
+    return (
+        f"{waits} First is {head}, which is held: fix the cause, then `pillarbox messages redrive {first.head_id}`, or "
+        f"`pillarbox messages discard {first.head_id} --reason TEXT`; see all with `pillarbox messages list "
+        f"--phase held --destination {first.destination}`."
+    )
 
 
 def _grade(warning: bool, critical: bool) -> Severity | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from pillarbox.errors import ConfigError
 from pillarbox.operations.alerts import Thresholds
 from pillarbox.operations.health import ProbeSettings
 from pillarbox.operations.monitor import Monitor, NearFailure
-from pillarbox.redaction import redact_url
+from pillarbox.redaction import is_reference, redact, redact_url
 from pillarbox.relay.addresses import TenantSettings, list_store_entries
 from pillarbox.relay.configuration import (
     ConfiguredDestination,
@@ -122,9 +122,27 @@ def list_entries(config: Config, *, more: Sequence[tuple[KeyPath, type[msgspec.S
 
 def _list_section(section: Section[Any], *, at: KeyPath) -> list[ConfigEntry]:
     return [
-        ConfigEntry((*at, *field.path), to_plain(section.value(field.path)), section.origin(field.path))
+        ConfigEntry((*at, *field.path), _hide_secrets(to_plain(section.value(field.path))), section.origin(field.path))
         for field in list_fields(type(section.settings))
     ]
+
+
+def _hide_secrets(value: object) -> object:
+    """Hide what looks like a secret in a value, whatever its key is: any text may hold a URL with a login."""
+    match value:
+        case str():
+            return value if is_reference(value) else redact(value)
+        case Mapping():
+            return {name: _hide_named(str(name), inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_hide_secrets(part) for part in value]
+    return value
+
+
+def _hide_named(name: str, value: object) -> object:
+    if isinstance(value, str) and not is_reference(value) and redact(f"{name}={value}") != f"{name}={value}":
+        return "***"
+    return _hide_secrets(value)
 
 
 _URL_SECTIONS: Final = ("store", "stores", "tenants")

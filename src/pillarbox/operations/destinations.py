@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from difflib import get_close_matches
+from typing import Final
 
 from pillarbox.contracts.store import Store
 from pillarbox.errors import UnknownDestination
@@ -11,6 +13,8 @@ from pillarbox.message import SKIPPED_DESTINATION, check_destination
 from pillarbox.settings import join_words
 
 __all__ = ["check_known", "find_destinations"]
+
+_LISTED: Final = 10
 
 
 async def find_destinations(store: Store, *, lease: timedelta) -> set[str]:
@@ -32,6 +36,13 @@ def check_known(name: str, known: Iterable[str]) -> None:
         raise UnknownDestination(
             f"There is no destination {name}: none is configured, and no message or relay in the tables names one."
         )
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}? The" if near else "the"
     raise UnknownDestination(
-        f"There is no destination {name}: the configuration and the tables know {join_words(names)}."
+        f"There is no destination {name}: {hint} configuration and the tables know {_join_some(names)}."
     )
+
+
+def _join_some(names: list[str]) -> str:
+    shown = names if len(names) <= _LISTED else [*names[:_LISTED], f"{len(names) - _LISTED:,} more"]
+    return join_words(shown)

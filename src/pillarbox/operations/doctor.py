@@ -427,9 +427,11 @@ def summarize(report: Report) -> str:
     return ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count) or "All is well"
 
 
-def format_report(report: Report) -> str:
-    """Format a report as text, part by part, with the counts at the end."""
-    return "\n\n".join([*map(_format_examination, report.examined), f"{summarize(report)}."])
+def format_report(report: Report, *, width: int | None = None) -> str:
+    """Format a report as text for that width, part by part, with the counts at the end."""
+    width = _WIDTH if width is None else min(width, _WIDTH)
+    parts = [_format_examination(one, width) for one in report.examined]
+    return "\n\n".join([*parts, f"{summarize(report)}."])
 
 
 def to_document(report: Report) -> dict[str, object]:
@@ -450,17 +452,17 @@ def to_rows(report: Report) -> list[dict[str, object]]:
     ]
 
 
-def _format_examination(one: Examination) -> str:
-    findings = [_format_finding(finding) for finding in one.findings] or ["  fine"]
+def _format_examination(one: Examination, width: int) -> str:
+    findings = [_format_finding(finding, width) for finding in one.findings] or ["  fine"]
     return "\n".join([f"{one.about} ({one.place})", *findings])
 
 
-def _format_finding(finding: Finding) -> str:
+def _format_finding(finding: Finding, width: int) -> str:
     lines = [f"  {finding.severity.value.upper()} {finding.code}"]
     for name, text in (("what", finding.what), ("why", finding.why), ("fix", finding.fix)):
         lines.append(
             textwrap.fill(
-                text, _WIDTH, initial_indent=f"    {name:<5}", subsequent_indent=" " * 9, break_long_words=False,
+                text, width, initial_indent=f"    {name:<5}", subsequent_indent=" " * 9, break_long_words=False,
                 break_on_hyphens=False,
             )
         )  # fmt: skip

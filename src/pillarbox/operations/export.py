@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from pillarbox import telemetry as names
+from pillarbox.message import PARTITIONS
 from pillarbox.operations.alerts import Thresholds
 
 __all__ = ["build_dashboard", "build_rules", "to_json"]
@@ -45,6 +46,10 @@ def build_rules(thresholds: Thresholds) -> dict[str, Any]:
         _rule("InboxFailed", f"{_max(names.INBOX_FAILED_NOW)} > {thresholds.inbox_failed}", "critical",
               "{{ $labels.consumer }} could not handle {{ $value }} messages",
               "See why with `pillarbox inbox list`, mend the cause, then `pillarbox inbox redrive`."),
+        _rule("OutboxSkipped", f"{_max(names.SKIPPED_NOW)} > {thresholds.skipped}", "warning",
+              "{{ $value }} messages were sent nowhere, because no route takes them",
+              "List them with `pillarbox messages list --state skipped` and correct the routes; then "
+              "`pillarbox messages redrive --state skipped --to NAME`."),
         _rule("OutboxOld", f"{age} > {thresholds.oldest_warning.total_seconds():g}", "warning",
               "The oldest message for {{ $labels.destination }} waits for {{ $value | humanizeDuration }}", _LOOK),
         _rule("OutboxVeryOld", f"{age} > {thresholds.oldest_critical.total_seconds():g}", "critical",
@@ -69,6 +74,9 @@ def build_rules(thresholds: Thresholds) -> dict[str, Any]:
               "See the errors with `pillarbox failures --attempts`."),
         _rule("OutboxUnserved", f"{_max(names.DESTINATION_SERVED)} == 0 and {unsent} > 0", "critical",
               "No relay serves {{ $labels.destination }}", "Start a relay with --to {{ $labels.destination }}=URL."),
+        _rule("OutboxFreeLanes", f"{_max(names.LEASES)} < {PARTITIONS} and {_max(names.DESTINATION_SERVED)} > 0",
+              "warning", "{{ $labels.destination }} has only {{ $value }} lanes with an owner",
+              "Start another relay, or raise --max-lanes of those that are there.", wait="10s"),
         _rule("OutboxNoRelay", f"absent({names.RELAYS}) or {_max(names.RELAYS)} == 0", "critical",
               "No relay is alive", "Start one with `pillarbox relay`.", wait="1m"),
     ]  # fmt: skip
@@ -102,10 +110,12 @@ def build_dashboard() -> dict[str, Any]:
         _panel("End to end p99", _quantile(names.END_TO_END), unit="s"),
         _panel("Failed attempts a second", _rate(f"{names.ATTEMPTS_FAILED}_total", "5m"), unit="ops"),
         _panel("Failed, waiting for a person", _max(names.FAILED_NOW), unit="short"),
+        _panel("Skipped, no route takes them", _max(names.SKIPPED_NOW), unit="short"),
         _panel("Destinations left alone", _max(names.BREAKER_OPEN), unit="short"),
         _panel("Relays alive", _max(names.RELAYS), unit="short"),
         _panel("Lanes owned", _max(names.LEASES), unit="short"),
         _panel("Duplicates absorbed a second", _rate(f"{names.INBOX_DUPLICATES}_total", "5m"), unit="ops"),
+        _panel("Received that no handler takes, a second", _rate(f"{names.INBOX_IGNORED}_total", "5m"), unit="ops"),
     ]
     return {
         "title": "Pillarbox",

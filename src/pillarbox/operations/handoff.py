@@ -12,7 +12,7 @@ import msgspec
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.handoff import HandoffMark, HandoffStore, SlotStatus
 from pillarbox.contracts.store import Action, OperatorStore
-from pillarbox.durations import format_duration
+from pillarbox.durations import check_duration, format_duration
 from pillarbox.errors import HandoffRefused
 
 __all__ = ["HandoffPruner", "PruneResult", "PrunedStore"]
@@ -71,6 +71,8 @@ class HandoffPruner:
 
         `wait` is how long its reader may take to confirm the moment of the call.
         """
+        check_duration(older_than, "older_than")
+        check_duration(wait, "wait")
         await self._check_unserved()
         mark = await self._wait_for_confirmation(wait)
         position = _format_position(mark.position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -22,17 +22,21 @@ from pillarbox.contracts.store import (
     OpenClaim,
     Order,
     Pause,
+    Phase,
     Registry,
     RelayInfo,
     Rollup,
     Selection,
+    Tries,
 )
-from pillarbox.message import SKIPPED_DESTINATION, Message, State
+from pillarbox.durations import check_duration
+from pillarbox.message import SKIPPED_DESTINATION, Message, State, Waits
 from pillarbox.retry import DEFAULT_RETRY
 
 __all__ = [
     "NOT_GIVEN_UP",
     "STUCK_AFTER",
+    "BlockedKeyStatus",
     "DestinationStatus",
     "EndToEnd",
     "Latency",
@@ -55,6 +59,8 @@ _MINUTE: Final = timedelta(minutes=1)
 _SHORTEST_RATE_WINDOW: Final = timedelta(seconds=1)
 _LIST_LIMIT: Final = 50
 _WAITING_LIMIT: Final = 200
+_MOST_BLOCKED: Final = 10
+"""Most destinations whose blocked keys are listed."""
 _MAX_WAITING: Final = 10
 """Most groups of waiting messages. The journal of one message of each is read."""
 _JOURNAL_LIMIT: Final = 1_000
@@ -134,6 +140,7 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     """Failed and held ones, which wait for a person."""
     skipped: int
+    """Closed, because no route takes them. They are kept until a person sends or discards them."""
     discarded: int
     oldest_due_at: datetime | None
     """Time at which the longest waiting message first could have gone."""
@@ -175,6 +182,22 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.delivered + self.retried + self.given_up
 
 
+class BlockedKeyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A key with messages that wait behind one that failed or is tried again."""
+
+    destination: str
+    key: str
+    head_id: int
+    """The message that they wait for."""
+    is_held: bool
+    """It has failed, and waits for a person. Otherwise it waits for another attempt."""
+    error: str | None
+    waiting: int
+    """Messages behind it."""
+    more: bool
+    """True if the count stopped at its limit."""
+
+
 class WaitingMessages(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one topic that are not given up, though their last try failed: no attempt is spent on them.
 
@@ -190,8 +213,12 @@ class WaitingMessages(msgspec.Struct, frozen=True, kw_only=True):
     oldest_id: int
     since: datetime
     """Time at which the oldest of them was written."""
+    attempts: int
+    """Attempts that the oldest has spent."""
     tries: int
     """How often the oldest was tried. 0: it was not sent, because others showed that its address takes nothing."""
+    first_try_at: datetime | None = None
+    """Time of the first of these tries."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,13 +231,34 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Claims that a relay has held for longer than it should."""
     near_failure: Sequence[Message]
     """Pending messages that have few attempts left, without their payloads, most attempts first."""
+    tries: Mapping[int, Tries] = {}
+    """Tries of the messages near failure, by id."""
     waiting: Sequence[WaitingMessages] = ()
     """Messages that are not given up, though their last try failed, the oldest first."""
     inboxes: Sequence[InboxCount] = ()
     """Failed messages of consumers, by consumer."""
+    blocked: Sequence[BlockedKeyStatus] = ()
+    """Keys with messages behind one that is held or tried again: of each destination the longest waiting ones."""
     counted_to: int = _COUNT_LIMIT
     window: timedelta = _WINDOW
     """Time that deliveries, failed attempts and latencies are of. It begins with a whole minute."""
+
+    @property
+    def skipped(self) -> int:
+        """Messages that no route takes."""
+        return sum(one.skipped for one in self.destinations)
+
+    @property
+    def skipped_more(self) -> bool:
+        return any("skipped" in one.more for one in self.destinations)
+
+    @property
+    def skipped_topics(self) -> Sequence[str]:
+        """Topics of the messages that no route takes, as far as they were looked up, most messages first."""
+        counts: Counter[str] = Counter()
+        for one in self.destinations:
+            counts.update({topic.topic: topic.skipped for topic in one.topics if topic.skipped})
+        return [topic for topic, _ in counts.most_common()]
 
     def oldest_age(self, destination: DestinationStatus) -> timedelta:
         """Return for how long a destination's longest waiting message has been due; zero if none is."""
@@ -236,6 +284,8 @@ class Monitor:
         counted_to: int = _COUNT_LIMIT,
         handed_off: Mapping[str, str] = _NONE_HANDED_OFF,
     ) -> None:
+        for name, value in (("lease", lease), ("window", window), ("stuck_after", stuck_after)):
+            check_duration(value, name)
         self._store = store
         self._handed_off = handed_off
         self._lease = lease
@@ -253,14 +303,17 @@ class Monitor:
         rollups = await store.rollups(window=self._window)
         pauses = {pause.destination: pause for pause in await store.pauses()}
         destinations = build_destinations(counts, oldest, rollups, registry, pauses, served=served)
+        near_failure = await self._find_near_failure(counts)
         return Status(
             at=registry.now,
             destinations=[self._mark_handed_off(one) for one in destinations],
             relays=registry.relays,
             stuck=await store.claims(older_than=self._stuck_after, limit=_LIST_LIMIT),
-            near_failure=await self._find_near_failure(counts),
+            near_failure=near_failure,
+            tries=await store.count_tries(near_failure) if near_failure else {},
             waiting=await self._find_waiting(),
             inboxes=await store.inbox_counts(limit=self._counted_to),
+            blocked=await self._find_blocked(),
             counted_to=self._counted_to,
             window=self._window,
         )
@@ -278,6 +331,22 @@ class Monitor:
                 found += await self._store.find(selection, limit=_LIST_LIMIT, payloads=False, order=Order.ATTEMPTS)
         return sorted(found, key=lambda message: (-message.attempts, message.id))[:_LIST_LIMIT]
 
+    async def _find_blocked(self) -> Sequence[BlockedKeyStatus]:
+        phases = await self._store.count_phases(limit=1)
+        names = sorted({one.destination for one in phases if one.phase is Phase.PARKED})[:_MOST_BLOCKED]
+        found: list[BlockedKeyStatus] = []
+        for name in names:
+            keys = [one for one in await self._store.count_blocked(name, limit=_LIST_LIMIT) if one.waiting]
+            keys.sort(key=lambda one: one.head.waits is not Waits.HELD)
+            found += [
+                BlockedKeyStatus(
+                    destination=name, key=one.key, head_id=one.head.id, is_held=one.head.waits is Waits.HELD,
+                    error=one.head.last_error, waiting=one.waiting, more=one.more,
+                )
+                for one in keys
+            ]  # fmt: skip
+        return found
+
     async def _find_waiting(self) -> Sequence[WaitingMessages]:
         selection = Selection(states=[State.PENDING], tried=True)
         found = await self._store.find(selection, limit=_WAITING_LIMIT, payloads=False)
@@ -285,15 +354,20 @@ class Monitor:
         for message in found:
             groups[message.destination, message.topic, message.last_error or ""].append(message)
         waiting = []
-        for (destination, topic, error), messages in list(groups.items())[:_MAX_WAITING]:
+        shown = list(groups.items())[:_MAX_WAITING]
+        counted = await self._store.count_tries([messages[0] for _, messages in shown]) if shown else {}
+        for (destination, topic, error), messages in shown:
             oldest = messages[0]
             journal = await self._store.journal(message_id=oldest.message_id, limit=_JOURNAL_LIMIT)
-            tries, is_waiting = count_tries(journal, destination)
+            _, is_waiting = count_tries(journal, destination)
+            tries = counted.get(oldest.id)
             if is_waiting and oldest.created_at is not None:
                 waiting.append(
                     WaitingMessages(
                         destination=destination, topic=topic, error=error, count=len(messages),
-                        more=len(found) == _WAITING_LIMIT, oldest_id=oldest.id, since=oldest.created_at, tries=tries,
+                        more=len(found) == _WAITING_LIMIT, oldest_id=oldest.id, since=oldest.created_at,
+                        attempts=oldest.attempts, tries=0 if tries is None else tries.count,
+                        first_try_at=None if tries is None else tries.first_at,
                     )
                 )  # fmt: skip
         return waiting

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from pillarbox import telemetry as names
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.cloudevents import CloudEvent
@@ -19,7 +21,7 @@ from pillarbox.contracts.receiver import FallbackIdentity
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.errors import MissingExtra
 from pillarbox.message import SKIPPED_DESTINATION, Message
-from pillarbox.operations.monitor import Status
+from pillarbox.operations.monitor import DestinationStatus, Status
 from pillarbox.telemetry import Telemetry
 
 __all__ = ["PrometheusConsumerTelemetry", "PrometheusTelemetry", "StatusCollector", "StoresTelemetry"]
@@ -40,6 +42,12 @@ except ModuleNotFoundError as error:
 _BUCKETS = names.LATENCY_BUCKETS
 
 
+MOST_LABELS: Final = 200
+"""Stores, destinations and consumers with series of their own. Those of all others are added up: Prometheus keeps each
+series for weeks, and rows may name any number of destinations."""
+OTHERS: Final = "(others)"
+
+
 class PrometheusTelemetry(Telemetry, Collector):
     """Counts what one relay does. Register it with a `CollectorRegistry`.
 
@@ -56,12 +64,23 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._retried: Counter[str] = Counter()
         self._returned: Counter[str] = Counter()
         self._fenced: Counter[str] = Counter()
+        self._named: set[str] = set()
         self._open: dict[str, bool] = {}
         self._blocked: Counter[str] = Counter()
         self._latency = _Histograms()
         self._end_to_end = _Histograms()
 
+    def _choose_label(self, destination: str) -> str:
+        """Return the destination; for those above the bound, the label that counts them together."""
+        if destination in self._named or destination == SKIPPED_DESTINATION:
+            return destination
+        if len(self._named) >= MOST_LABELS:
+            return OTHERS
+        self._named.add(destination)
+        return destination
+
     def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
+        destination = self._choose_label(destination)
         self._delivered[destination] += len(messages)
         now = self._clock.now()
         self._latency.add(destination, [_latency(message, now) for message in messages])
@@ -69,16 +88,16 @@ class PrometheusTelemetry(Telemetry, Collector):
 
     def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
         counter = self._failed if failure.delay is None else self._retried
-        counter[destination] += 1
+        counter[self._choose_label(destination)] += 1
 
     def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
-        self._returned[destination] += len(tries)
+        self._returned[self._choose_label(destination)] += len(tries)
 
     def on_returned(self, destination: str, messages: Sequence[Message], *, reason: str) -> None:
-        self._returned[destination] += len(messages)
+        self._returned[self._choose_label(destination)] += len(messages)
 
     def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
-        self._fenced[destination] += 1
+        self._fenced[self._choose_label(destination)] += 1
 
     def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         self._open[destination] = True
@@ -91,6 +110,12 @@ class PrometheusTelemetry(Telemetry, Collector):
 
     def on_address_unblocked(self, destination: str, address: str) -> None:
         self._blocked[destination] -= 1
+
+    def on_lease_lost(self, *, reason: str) -> None:
+        """Forget outages with everything else: a relay that starts again knows of none, and reports no end of them."""
+        self._open.update(dict.fromkeys(self._open, False))
+        for destination in self._blocked:
+            self._blocked[destination] = 0
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric. The labels are destination, process and store: their names are no secret."""
@@ -112,20 +137,25 @@ class PrometheusTelemetry(Telemetry, Collector):
         yield self._latency.build_family(names.LATENCY, "From when a message was due to its delivery.")
         yield self._end_to_end.build_family(names.END_TO_END, "From when a message happened to its delivery.")
         gauge = GaugeMetricFamily(names.BREAKER_OPEN, "1 while a destination is left alone.", labels=["destination"])
-        for name in sorted({*self._open, *self._delivered} - {SKIPPED_DESTINATION}):
-            gauge.add_metric([name], 1.0 if self._open.get(name) else 0.0)
+        is_open = dict.fromkeys(self._delivered, False)
+        for name, value in list(self._open.items()):
+            label = self._choose_label(name)
+            is_open[label] = is_open.get(label, False) or value
+        for name in sorted(is_open.keys() - {SKIPPED_DESTINATION}):
+            gauge.add_metric([name], 1.0 if is_open[name] else 0.0)
         yield gauge
         gauge = GaugeMetricFamily(
             names.BLOCKED_ADDRESSES, "Addresses of a destination that take nothing.", labels=["destination"]
         )
-        for name in sorted({*self._blocked, *self._delivered} - {SKIPPED_DESTINATION}):
-            gauge.add_metric([name], float(self._blocked[name]))
+        blocked = Counter(dict.fromkeys(self._delivered, 0))
+        for name, count in list(self._blocked.items()):
+            blocked[self._choose_label(name)] += count
+        for name in sorted(blocked.keys() - {SKIPPED_DESTINATION}):
+            gauge.add_metric([name], float(blocked[name]))
         yield gauge
 
 
-_MOST_STORES: Final = 200
-"""Stores with series of their own. Those of all others are added up: Prometheus keeps each for weeks."""
-_OTHERS: Final = "(others)"
+_MOST_STORES: Final = MOST_LABELS
 
 
 class StoresTelemetry(Collector):
@@ -148,7 +178,7 @@ class StoresTelemetry(Collector):
         return self._own[name]
 
     def _choose_label(self, store: str) -> str:
-        return store if store in self._own or len(self._own) < _MOST_STORES else _OTHERS
+        return store if store in self._own or len(self._own) < _MOST_STORES else OTHERS
 
     def set_statuses(self, statuses: Mapping[str, Status]) -> None:
         """Note what the tables hold."""
@@ -159,7 +189,7 @@ class StoresTelemetry(Collector):
         for child in list(self._own.values()):
             _merge(families, child.collect())
         for name, status in self._statuses.items():
-            if self._choose_label(name) == _OTHERS:
+            if self._choose_label(name) == OTHERS:
                 continue
             collector = StatusCollector()
             collector.status = status
@@ -222,6 +252,7 @@ class PrometheusConsumerTelemetry(ConsumerTelemetry, Collector):
     def __init__(self) -> None:
         self._handled: Counter[str] = Counter()
         self._duplicates: Counter[str] = Counter()
+        self._ignored: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._retried: Counter[str] = Counter()
 
@@ -230,6 +261,9 @@ class PrometheusConsumerTelemetry(ConsumerTelemetry, Collector):
 
     def on_duplicate(self, consumer: str, event: CloudEvent) -> None:
         self._duplicates[consumer] += 1
+
+    def on_ignored(self, consumer: str, event: CloudEvent) -> None:
+        self._ignored[consumer] += 1
 
     def on_failed(self, consumer: str, identity: FallbackIdentity, *, attempts: int, error: str) -> None:
         self._failed[consumer] += 1
@@ -242,6 +276,7 @@ class PrometheusConsumerTelemetry(ConsumerTelemetry, Collector):
         for name, help_, counts in (
             (names.INBOX_HANDLED, "Messages handled.", self._handled),
             (names.INBOX_DUPLICATES, "Messages that came again and did nothing.", self._duplicates),
+            (names.INBOX_IGNORED, "Messages that no handler takes.", self._ignored),
             (names.INBOX_FAILED, "Messages kept as failed.", self._failed),
             (names.INBOX_RETRIED, "Handlers that failed and are called again.", self._retried),
         ):
@@ -259,9 +294,9 @@ class StatusCollector(Collector):
         if status is None:
             return
         # What is handed off is open until it is pruned: its figures would say that nobody delivers it.
-        destinations = [
-            one for one in status.destinations if one.name != SKIPPED_DESTINATION and one.handed_off_to is None
-        ]
+        destinations = _add_up_others(
+            [one for one in status.destinations if one.name != SKIPPED_DESTINATION and one.handed_off_to is None]
+        )
         # Untyped: its name, which others know, ends as only the parts of a histogram may.
         unsent = UnknownMetricFamily(names.UNSENT, "Messages that are due or being sent.", labels=["destination"])
         for one in destinations:
@@ -285,11 +320,17 @@ class StatusCollector(Collector):
             for destination, value in values.items():
                 gauge.add_metric([destination], float(value))
             yield gauge
+        skipped = GaugeMetricFamily(names.SKIPPED_NOW, "Messages that no route takes, kept until a person acts.")
+        skipped.add_metric([], float(status.skipped))
+        yield skipped
         inboxes = GaugeMetricFamily(
             names.INBOX_FAILED_NOW, "Messages that a consumer could not handle.", labels=["consumer"]
         )
-        for inbox in status.inboxes:
+        by_failed = sorted(status.inboxes, key=lambda one: (-one.failed, one.consumer))
+        for inbox in by_failed[:MOST_LABELS]:
             inboxes.add_metric([inbox.consumer], float(inbox.failed))
+        if rest := by_failed[MOST_LABELS:]:
+            inboxes.add_metric([OTHERS], float(sum(one.failed for one in rest)))
         yield inboxes
         relays = GaugeMetricFamily(names.RELAYS, "Relays that are alive.")
         relays.add_metric([], float(len(status.relays)))
@@ -297,6 +338,32 @@ class StatusCollector(Collector):
         stuck = GaugeMetricFamily(names.STUCK, "Messages in a relay's hands for longer than the threshold `stuck`.")
         stuck.add_metric([], float(sum(len(claim.message_ids) for claim in status.stuck)))
         yield stuck
+
+
+def _add_up_others(destinations: Sequence[DestinationStatus]) -> Sequence[DestinationStatus]:
+    """Return the destinations with series of their own, and one that stands for all others.
+
+    Those that somebody must look at come first: nobody serves them, they have failed messages, or much waits.
+    """
+    if len(destinations) <= MOST_LABELS:
+        return destinations
+
+    def rank(one: DestinationStatus) -> tuple[bool, int, bool, int, str]:
+        unsent = one.due + one.sending
+        return not (unsent and not one.is_served), -one.failed, one.pause is None, -unsent, one.name
+
+    ranked = sorted(destinations, key=rank)
+    named, rest = sorted(ranked[:MOST_LABELS], key=lambda one: one.name), ranked[MOST_LABELS:]
+    waiting = [one for one in rest if one.due + one.sending] or rest
+    others = msgspec.structs.replace(
+        rest[0],
+        name=OTHERS,
+        **{name: sum(getattr(one, name) for one in rest) for name in ("due", "sending", "failed", "lanes")},
+        oldest_due_at=min((one.oldest_due_at for one in rest if one.oldest_due_at is not None), default=None),
+        relays=min(one.relays for one in waiting),
+        pause=next((one.pause for one in rest if one.pause is not None), None),
+    )
+    return [*named, others]
 
 
 def _counter_family(name: str, help_: str, counts: Counter[str], *, label: str = "destination") -> Metric:

@@ -21,7 +21,7 @@ from pillarbox.stores.rules import matches, select_missing
 __all__ = ["Problem", "RestoreResult", "restore_archive", "scan_archive"]
 
 _BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Payloads of one transaction. The message that reaches it may pass it."""
+"""Bytes of the lines of one transaction. The message that reaches it may pass it."""
 _MAX_PROBLEMS: Final = 1_000
 """Problems that are kept. The others are counted."""
 _MANY: Final = 1_000_000
@@ -128,7 +128,7 @@ def _split(lines: Iterable[ArchivedLine]) -> Iterator[_Batch]:
     for line in lines:
         if (message := line.message) is not None:
             batch.append((line, message))
-            size += len(message.payload)
+            size += line.size
         if len(batch) == BATCH_SIZE or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0

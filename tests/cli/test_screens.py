@@ -18,7 +18,7 @@ from aiohttp import web
 
 from pillarbox import Outbox
 from tests.support.cli import screens
-from tests.support.cli.program import RunResult, pillarbox
+from tests.support.cli.program import RunResult
 from tests.support.cli.relay_process import RelayProcess, start_relay
 from tests.support.cli.shop import Shop
 from tests.support.cli.terminal import run_on_terminal, split_pages
@@ -80,7 +80,8 @@ class Day:
         await _until(lambda: bool(self.shop.rows(sql)), sql)
 
     async def run(self, *words: str) -> RunResult:
-        return await asyncio.to_thread(pillarbox, *words, cwd=self.shop.folder, PILLARBOX_BY="ann")
+        code, seen = await run_on_terminal(*words, cwd=self.shop.folder, columns=80, PILLARBOX_BY="ann")
+        return RunResult(code, seen, "")
 
     async def shows(self, name: str, *words: str, code: int = 0, line: str | None = None) -> None:
         """The command comes to show the screen of that name. Only for what changes nothing: it may be asked twice."""
@@ -109,7 +110,7 @@ class Day:
         words = ("status", "--watch", "--interval", "300ms", "--count", str(looks))
         ends = time.monotonic() + PATIENCE
         while True:
-            code, seen = await run_on_terminal(*words, cwd=self.shop.folder)
+            code, seen = await run_on_terminal(*words, cwd=self.shop.folder, columns=80)
             pages = split_pages(seen)
             assert (code, len(pages)) == (0, looks)
             screen = _page("status --watch", pages[-1])
@@ -132,9 +133,8 @@ async def _until(holds: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-async def day(tmp_path: Path) -> AsyncIterator[Day]:
-    shop, billing, mail = Shop(tmp_path), Billing(), Endpoint()
-    await shop.install()
+async def day(shop: Shop, tmp_path: Path) -> AsyncIterator[Day]:
+    billing, mail = Billing(), Endpoint()
     await billing.start()
     await mail.start()
     (tmp_path / "pillarbox.toml").write_text(CONFIG.format(billing=billing.port, mail=mail.port))

@@ -7,41 +7,50 @@ A command prints through this module alone.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Self, TypeVar
 
 import click
 
+from pillarbox.cli._table import find_width, to_line, wrap
 from pillarbox.contracts.finding import Severity
-from pillarbox.durations import format_age
+from pillarbox.contracts.store import Tries
+from pillarbox.durations import format_age, format_duration
 from pillarbox.operations.documents import encode_json
 from pillarbox.redaction import escape_controls
 
 __all__ = [
     "OutputFormat",
     "Progress",
-    "align_columns",
     "echo",
+    "echo_control",
     "echo_painted",
     "encode_json",
     "format_age",
     "format_fields",
-    "format_table",
+    "format_progress",
     "format_time",
+    "format_tries",
     "output_option",
     "say",
-    "shorten",
     "show",
     "show_rows",
-    "to_line",
 ]
 
 OutputFormat = Literal["text", "json", "jsonl"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def format_tries(tries: Tries | None, now: datetime) -> str:
+    """Format how often a message was tried, and since when: `7 in 3m`; nothing for one that was not."""
+    return "" if tries is None else f"{tries.count:,} in {format_age(tries.first_at, now)}"
 
 
 def output_option(command: F) -> F:
@@ -76,6 +85,11 @@ def show_rows(name: str, rows: Sequence[Mapping[str, object]], *, text: str, out
         show({name: rows}, text=text, output=output)
 
 
+def echo_control(sequence: str) -> None:
+    """Write a sequence for the terminal itself."""
+    click.echo(sequence, nl=False)
+
+
 def say(text: str) -> None:
     """Print a note for the person at the terminal, on stderr."""
     echo(text, err=True)
@@ -87,29 +101,55 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 _SHORT_CHANGE: Final = 1_000
-"""So many records are changed in a moment: no progress is shown."""
+"""Up to this many records are changed in a moment: no progress is shown."""
+_FIRST_RATE: Final = 1.0
+"""Seconds after which a rate can be told from the first answers."""
 
 
 class Progress:
-    """Shows how much of a change is done: one line on stderr, drawn anew. Only on a terminal, if it takes long."""
+    """Shows how much of a change is done: one line on stderr, drawn again. Only on a terminal, if it takes long.
 
-    def __init__(self, total: int) -> None:
+    Of a change that is interrupted it says how much is done, also without a terminal.
+    """
+
+    def __init__(
+        self, total: int, *, again: str = "Run the same command again for the rest.",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._total = total
+        self._again = again
+        self._clock = clock
+        self._started_at = clock()
+        self._done = 0
         self._is_shown = total > _SHORT_CHANGE and sys.stderr.isatty()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._draw("")
+        if kind is not None and issubclass(kind, (KeyboardInterrupt, asyncio.CancelledError, click.Abort)):
+            total = max(self._done, self._total)
+            say(f"{self._done:,} of {total:,} are done, and stay done. {self._again}")
 
     def show(self, done: int) -> None:
         """Draw the line. What others write meanwhile is changed too, so it may be more than the total."""
-        self._draw(f"{done:,} of {max(done, self._total):,} done")
+        self._done = done
+        self._draw(format_progress(done, max(done, self._total), seconds=self._clock() - self._started_at))
 
     def _draw(self, text: str) -> None:
         if self._is_shown:
             click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+
+def format_progress(done: int, total: int, *, seconds: float) -> str:
+    """Write how much is done, and after a moment how fast and how long the rest will take at that rate."""
+    text = f"{done:,} of {total:,} done"
+    if seconds < _FIRST_RATE or not done:
+        return text
+    rate = done / seconds
+    left = timedelta(seconds=math.ceil((total - done) / rate))
+    return f"{text}, {rate:,.0f}/s" + (f", {format_duration(left)} left" if left else "")
 
 
 _COLOURS: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow"}
@@ -123,59 +163,18 @@ def echo_painted(lines: Sequence[tuple[str, Severity | None]]) -> None:
         click.echo(escaped if colour is None else click.style(escaped, fg=colour))
 
 
-def to_line(text: str) -> str:
-    r"""Write a text on one line: line breaks as `\n`, and what else is not printable as an escape."""
-    return escape_controls(text).replace("\n", "\\n")
-
-
-def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns; with borders on a terminal if rich is installed. Each cell is put on one line."""
-    rows = [[to_line(cell) for cell in row] for row in rows]
-    drawn = _draw_with_rich(headings, rows) if sys.stdout.isatty() else None
-    return align_columns(headings, rows) if drawn is None else drawn
-
-
-def align_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns, without borders: a line for the headings, and one for each row."""
-    rows = [[to_line(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(headings, *rows, strict=True)]
-    lines = (zip(row, widths, strict=True) for row in (headings, *rows))
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
-
-
-def _draw_with_rich(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str | None:
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ModuleNotFoundError:
-        return None
-    drawing = Table(*headings)
-    for row in rows:
-        # `Text`, because rich takes brackets in a plain string for markup.
-        drawing.add_row(*(Text(cell) for cell in row))
-    console = Console(color_system=None)  # so that `echo` finds no escape that it must not touch
-    with console.capture() as captured:
-        console.print(drawing)
-    return captured.get().rstrip("\n")
-
-
 def format_fields(fields: Sequence[tuple[str, str]], *, body: str | None = None) -> str:
-    """Write a field per line, names aligned, and at last a body of several lines."""
-    lines = [(to_line(name).replace("_", " "), to_line(value)) for name, value in fields]
-    if body is not None:
-        lines.append(("payload", body))
-    width = max(len(name) for name, _ in lines)
+    """Write a field per line, names aligned, and at last a body of several lines. Long values fit the terminal."""
+    named = [(to_line(name).replace("_", " "), to_line(value)) for name, value in fields]
+    room = max([len(name) for name, _ in named] + ([len("payload")] if body is not None else [])) + 2
     # Indented, so that no line of a payload can pass for a field.
-    return "\n".join(f"{name:{width}}  {value}".replace("\n", f"\n{' ' * (width + 2)}") for name, value in lines)
+    indent, width = " " * room, find_width()
+    lines = [line for name, value in named for line in wrap(value, width, first=f"{name:{room}}", indent=indent)]
+    if body is not None:
+        lines.append(f"{'payload':{room}}{body}".replace("\n", f"\n{indent}"))
+    return "\n".join(lines)
 
 
 def format_time(at: datetime | None) -> str:
     """Format a time in UTC; nothing for None."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def shorten(text: str, limit: int) -> str:
-    """Cut a text to one line of that length, without characters that control a terminal."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"

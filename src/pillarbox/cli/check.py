@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
@@ -12,22 +13,25 @@ import msgspec
 
 from pillarbox.cli._errors import to_exit_code, to_sentence
 from pillarbox.cli._options import Targets, targets_options
-from pillarbox.cli._output import echo, echo_painted, encode_json, show, to_line
+from pillarbox.cli._output import echo, echo_painted, encode_json, show
+from pillarbox.cli._screen import paint_alerts
+from pillarbox.cli._table import find_width, to_line, wide_option
 from pillarbox.contracts.finding import Severity
-from pillarbox.operations.alerts import Alert, find_alerts
+from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
 from pillarbox.operations.configuration import build_monitor, read_thresholds
-from pillarbox.operations.monitor import Status
+from pillarbox.operations.monitor import Monitor, Status
 
-__all__ = ["check", "paint_alerts"]
+__all__ = ["check"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNKNOWN: Final = 3
+_HANDOVER: Final = 1.5
+"""Seconds in which relays take over lanes that have lost their owner."""
 _RANK: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 _NAGIOS: Final = {None: (0, "OK"), Severity.INFO: (0, "OK"), Severity.WARNING: (1, "WARNING"),
                   Severity.CRITICAL: (2, "CRITICAL")}  # fmt: skip
-_LABELS: Final = {Severity.CRITICAL: "CRITICAL", Severity.WARNING: "WARNING", Severity.INFO: "note"}
 _EPILOG = """Ends with 0 if all is well, with 6 if there are warnings, with 7 if something is critical; with
 -o nagios 0, 1 and 2, as those programs have it, and 3 if the store cannot be asked. Thresholds stand
 under [alerts] in the file, or in PILLARBOX_ALERTS_<NAME>.
@@ -60,15 +64,16 @@ def _report_unknown(command: F) -> F:
 @click.option("-o", "--output", type=click.Choice(["text", "json", "jsonl", "prometheus", "nagios"]), default="text",
               show_default=True, envvar="PILLARBOX_OUTPUT", show_envvar=True,
               help="How the result is printed.")  # fmt: skip
+@wide_option
 def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus", "nagios"]) -> None:
     """Say what needs a person. The exit code says how urgently. Of several stores, all are checked."""
     config = targets.config
     thresholds = read_thresholds(config)
     if (target := targets.single) is not None:
-        status = target.run(lambda store: build_monitor(store, config).status(), reads_only=True)
+        status = target.run(lambda store: _read_status(build_monitor(store, config), thresholds), reads_only=True)
         checked = [CheckedStore(None, status, find_alerts(status, thresholds))]
     else:
-        answers = targets.ask(lambda _, store: build_monitor(store, config).status(), reads_only=True)
+        answers = targets.ask(lambda _, store: _read_status(build_monitor(store, config), thresholds), reads_only=True)
         checked = [
             CheckedStore(one.name or None, one.value, [_report_unasked(one.name, one.error or "")])
             if one.value is None
@@ -82,7 +87,7 @@ def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus
     worst = alerts[0][1].severity if alerts else None
     match output:
         case "text":
-            echo_painted(paint_alerts([_name_store(*pair) for pair in alerts]))
+            echo_painted(paint_alerts([_name_store(*pair) for pair in alerts], width=find_width()))
         case "json":
             document = {"worst": worst.value if worst else None, "alerts": [_to_row(*pair) for pair in alerts]}
             show(document, text="", output="json")
@@ -95,6 +100,15 @@ def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus
             statuses = [one.status for one in checked if one.status is not None]
             echo(_format_nagios(statuses, [_name_store(*pair) for pair in alerts], worst))
     raise click.exceptions.Exit(_NAGIOS[worst][0] if output == "nagios" else to_exit_code(worst))
+
+
+async def _read_status(monitor: Monitor, thresholds: Thresholds) -> Status:
+    """Read the status, twice if lanes have no owner: while relays hand them over, some have none for a moment."""
+    status = await monitor.status()
+    if any(alert.name == "lanes" for alert in find_alerts(status, thresholds)):
+        await asyncio.sleep(_HANDOVER)
+        status = await monitor.status()
+    return status
 
 
 class CheckedStore(NamedTuple):
@@ -122,17 +136,6 @@ def _name_store(store: str | None, alert: Alert) -> Alert:
 def _to_row(store: str | None, alert: Alert) -> dict[str, object]:
     row: dict[str, object] = msgspec.to_builtins(alert)
     return row if store is None else {"store": store, **row}
-
-
-def paint_alerts(alerts: Sequence[Alert]) -> list[tuple[str, Severity | None]]:
-    """Write alerts as lines, each followed by what to do, with their severities."""
-    if not alerts:
-        return [("All is well.", None)]
-    lines: list[tuple[str, Severity | None]] = []
-    for alert in alerts:
-        lines.append((f"{_LABELS[alert.severity]}: {to_line(alert.what)}", alert.severity))
-        lines.append((f"  {to_line(alert.do)}", None))
-    return lines
 
 
 def _format_prometheus(alerts: Sequence[tuple[str | None, Alert]]) -> str:
@@ -166,6 +169,7 @@ def _format_nagios(statuses: Sequence[Status], alerts: Sequence[Alert], worst: S
     figures = {
         "due": sum(one.due for _, one in destinations),
         "failed": sum(one.failed for _, one in destinations),
+        "skipped": sum(status.skipped for status in statuses),
         "inbox_failed": sum(one.failed for status in statuses for one in status.inboxes),
         "oldest": round(oldest.total_seconds()),
         "relays": sum(len(status.relays) for status in statuses),

@@ -18,6 +18,7 @@ REWRITE: Final = bool(os.environ.get("PILLARBOX_REWRITE_SCREENS"))
 
 _MASKS: Final = (
     (r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "<uuid>"),
+    (r"[0-9a-f]{8}-[0-9a-f-]*…", "<uuid>"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "<time>"),
     (r"on [\w.-]+ \(\d+\)", "on <host> (<pid>)"),
     (r"127\.0\.0\.1:\d+", "127.0.0.1:<port>"),

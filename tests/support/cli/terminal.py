@@ -20,28 +20,40 @@ from tests.support.cli.program import PROGRAM, environment
 __all__ = ["run_on_terminal", "split_pages"]
 
 _PATIENCE: Final = 60.0
-_ROWS, _COLUMNS = 50, 160
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CLEARED: Final = "\x1b[2J\x1b[1;1H"
+_LEFT: Final = "\x1b[?1049l"
+"""The alternate screen is left."""
 
 
 async def run_on_terminal(
-    *arguments: str, cwd: Path, asked: str = "", typed: str = "", keep_colours: bool = False, **extra: str
+    *arguments: str,
+    cwd: Path,
+    asked: str = "",
+    typed: str = "",
+    keep_colours: bool = False,
+    columns: int = 160,
+    rows: int = 50,
+    **extra: str,
 ) -> tuple[int, str]:
     """Run the program; return its exit code and all output. `typed` is typed when the output has `asked`."""
-    code, seen = await asyncio.to_thread(_run, arguments, cwd, asked, typed, extra)
+    code, seen = await asyncio.to_thread(_run, arguments, cwd, asked, typed, extra, size=(rows, columns))
     return code, seen if keep_colours else _COLOURS.sub("", seen)
 
 
 def split_pages(screen: str) -> list[str]:
-    """Split the output where the screen was cleared."""
-    return screen.split(_CLEARED)[1:]
+    """Split the output of a live screen where it was cleared, without what stays when it ends."""
+    return screen.partition(_LEFT)[0].split(_CLEARED)[1:]
 
 
-def _run(arguments: tuple[str, ...], cwd: Path, asked: str, typed: str, extra: dict[str, str]) -> tuple[int, str]:
+def _run(
+    arguments: tuple[str, ...], cwd: Path, asked: str, typed: str, extra: dict[str, str], *, size: tuple[int, int]
+) -> tuple[int, str]:
     screen, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-    env = environment({"TERM": "xterm", "COLUMNS": str(_COLUMNS), "NO_COLOR": "1", **extra})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    env = environment({"TERM": "xterm", "NO_COLOR": "1", **extra})
+    for name in ("COLUMNS", "LINES"):  # the terminal itself says how large it is
+        env.pop(name, None)
     with subprocess.Popen(
         [PROGRAM, *arguments], cwd=cwd, env=env, stdin=terminal, stdout=terminal, stderr=terminal
     ) as program:

@@ -103,3 +103,17 @@ def test_bash_itself_completes_with_it(tmp_path: Path) -> None:
     ).stdout.splitlines()
     assert told[0] == "redrive replay"
     assert "-F _pillarbox_completion" in told[1]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_names_from_the_tables_that_a_shell_would_take_apart_are_left_out(shop: Shop, shell: str) -> None:
+    for name in ("bi\x00lling", "bill\nplain,rm", "bi ll", "bi$(id)", "bi\x1b[2J"):
+        shop.publish(1, to="billing")
+        with shop.connect() as tx:
+            tx.execute("update pillarbox_outbox set destination = ? where destination = 'billing'", (name,))
+    shop.publish(1, to="billing")
+    words = {"COMP_WORDS": "pillarbox pause bi", "COMP_CWORD": "bi" if shell == "fish" else "2"}
+    told = shop.run(**words, _PILLARBOX_COMPLETE=f"{shell}_complete")
+    assert told.code == 0
+    assert "billing" in told.out
+    assert [part for part in ("\x00", "rm", " ll", "$(id)", "\x1b") if part in told.out] == []

@@ -21,7 +21,7 @@ FLAGS = {
     "--send-timeout": "7s", "--log-format": "json", "--log-level": "error", "--deliveries-at": "error",
     "--label": "team=shop",
 }  # fmt: skip
-ELSEWHERE = {"--config", "--to", "--output", "--help"}
+ELSEWHERE = {"--config", "--to", "--output", "--help", "--wide"}
 
 
 def shown(*arguments: str, cwd: Path, **extra: str) -> list[tuple[str, str, str | None]]:

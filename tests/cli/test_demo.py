@@ -39,6 +39,7 @@ from tests.support.cli.demo import (
     check_result,
     list_processes,
     needs_proc,
+    read_progress,
     run_demo,
     start_demo,
     wait_for_output,
@@ -58,7 +59,9 @@ def evidence() -> Evidence:
         received=["1", "2", "3", "3", "5"],
         absorbed=1,
         failed=["d"],
+        delivered=4,
         kills=7,
+        kills_while_delivering=6,
         outages=1,
     )
 
@@ -67,7 +70,7 @@ def test_a_clean_run_holds() -> None:
     result = compare(evidence())
 
     assert result.holds
-    assert msgspec.to_builtins(result) == dict(zip(FIELDS, (5, 1, 4, 0, 0, 0, 5, 1, 1, 7, 1, 1), strict=True))
+    assert msgspec.to_builtins(result) == dict(zip(FIELDS, (5, 1, 4, 4, 0, 0, 0, 5, 1, 1, 7, 6, 1, 1), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -134,10 +137,24 @@ def test_relays_are_killed_during_the_outage_too_and_left_in_peace_at_the_end() 
     assert due_faults(script, seconds=1.1, delivered=0, relays=[0]) == [KillRelay(0)]
     assert due_faults(script, seconds=2.2, delivered=0, relays=[0]) == [KillRelay(0)]
     assert due_faults(script, seconds=9.0, delivered=0, relays=[]) == [ConsumerUp()]
-    late = progress(seconds=19.0, delivered=200, committed=300, kills=3, relays=[0], pending=100, shop_is_done=True)
+    late = progress(
+        seconds=19.0, delivered=200, committed=300, kills=6, kills_while_delivering=3, relays=[0], pending=100,
+        shop_is_done=True,
+    )  # fmt: skip
     assert not list(script.due_faults(late))
     assert not script.is_over(late)
     assert script.is_over(msgspec.structs.replace(late, delivered=299, failed=1, received=299, pending=0))
+
+
+def test_kills_go_on_until_enough_of_them_hit_a_delivery() -> None:
+    script = FaultSchedule(Scenario(orders=2_000, seed=1))
+    due_faults(script, seconds=1.0, delivered=0, committed=2_000, relays=[])
+    due_faults(script, seconds=9.0, delivered=0, relays=[])
+    late = progress(seconds=19.0, delivered=1_500, committed=2_000, kills=30, kills_while_delivering=11, relays=[0],
+                    pending=500, shop_is_done=True)  # fmt: skip
+
+    assert list(script.due_faults(late)) == [KillRelay(0)]
+    assert not list(script.due_faults(msgspec.structs.replace(late, seconds=29.0, kills_while_delivering=12)))
 
 
 def test_it_is_not_over_while_messages_wait_at_a_broker() -> None:
@@ -164,6 +181,7 @@ def progress(
     relays: list[int],
     committed: int = 0,
     kills: int = 0,
+    kills_while_delivering: int = 0,
     pending: int = 0,
     failed: int = 0,
     received: int = 0,
@@ -171,12 +189,29 @@ def progress(
 ) -> Progress:
     return Progress(
         seconds=seconds, orders=300, committed=committed, rolled_back=0, delivered=delivered, sending=0,
-        pending=pending, failed=failed, kills=kills, outages=0, received=received, consumer_is_up=True,
+        pending=pending, failed=failed, kills=kills,
+        kills_while_delivering=kills_while_delivering, outages=0, received=received, consumer_is_up=True,
         shop_is_done=shop_is_done, relays=relays,
     )  # fmt: skip
 
 
 # --- the whole -----------------------------------------------------------------------------------
+
+
+def test_relays_are_killed_in_the_middle_of_deliveries_and_the_inbox_absorbs_the_repeats(tmp_path: Path) -> None:
+    """A run long enough for the kills that the page promises. Everything is read from what the program prints."""
+    ran = pillarbox("demo", "--orders", "1200", "--json", cwd=tmp_path, TMPDIR=str(tmp_path))
+
+    result = json.loads(ran.out.splitlines()[-1])
+    lines = read_progress(ran)
+    delivered = [line["delivered"] for line in lines]
+    assert ran.code == 0, ran
+    assert result["kills_while_delivering"] >= 10
+    assert result["absorbed"] == result["duplicates"] > 0
+    assert delivered == sorted(delivered)
+    assert len(set(delivered)) >= 5
+    assert all(line["delivered"] <= line["committed"] for line in lines)
+    assert delivered[-1] == result["delivered"] == result["committed"] - result["failed"] == 1199
 
 
 def test_the_demo_on_sqlite_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -52,6 +52,38 @@ def test_a_wrong_url_or_name_is_one_sentence(tmp_path: Path, arguments: list[str
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_variable_that_is_not_set_is_named_with_the_key_and_the_file(tmp_path: Path) -> None:
+    (tmp_path / "pillarbox.toml").write_text(
+        '[stores.eu]\nurl = "postgresql://app:${EU_PASSWORD}@db/shop"\n'
+        '[destinations.billing]\nurl = "https://${BILLING_HOST}/hooks"\n'
+        '[consumers.mail]\nreceiver = "amqp://${BROKER}"\nhandlers = "a:b"\n'
+    )
+    of_store = pillarbox("status", cwd=tmp_path).sentence
+    assert of_store.startswith("stores.eu.url in pillarbox.toml refers to ${EU_PASSWORD}")
+    with_variables = {"PILLARBOX_STORE": "postgresql://${NOBODY}@db/shop", "EU_PASSWORD": "x"}
+    of_variable = pillarbox("status", cwd=tmp_path, **with_variables).sentence
+    assert of_variable.startswith("PILLARBOX_STORE refers to ${NOBODY}")
+    of_flag = pillarbox("status", "--store", "a=postgresql://${NOBODY}@db/shop", cwd=tmp_path).sentence
+    assert of_flag.startswith("--store a refers to ${NOBODY}")
+    of_destination = pillarbox("relay", cwd=tmp_path, EU_PASSWORD="x").sentence
+    assert "destinations.billing.url in pillarbox.toml refers to ${BILLING_HOST}" in of_destination
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stauts"], "No such command 'stauts'. Did you mean 'status'?"),
+        (["messages", "lst"], "Did you mean 'list'?"),
+        (["status", "--wach"], "Did you mean '--watch'?"),
+        (["xyzzy"], "`pillarbox --help` lists them."),
+    ],
+)
+def test_a_misspelled_command_or_option_gets_the_nearest(words: list[str], said: str) -> None:
+    ran = pillarbox(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
 def test_missing_tables_end_with_four(tmp_path: Path) -> None:
     ran = pillarbox("schema", "verify", "--store", "sqlite:///none.db", cwd=tmp_path)
 

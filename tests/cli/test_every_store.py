@@ -5,10 +5,13 @@ On a server with roles each command has no more rights than the role that it is 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,9 +23,16 @@ import pytest
 from pillarbox import Outbox
 from pillarbox.cli._errors import run
 from pillarbox.cli._program import pillarbox
+from pillarbox.contracts.store import Selection
+from pillarbox.dashboard import Dashboard
+from pillarbox.dashboard import Role as PageRole
 from pillarbox.message import Names
+from pillarbox.stores.factory import open_store
 from pillarbox.stores.postgres.grants import Role
+from pillarbox.stores.urls import parse_store_url
 from tests.support.cli.program import RunResult
+from tests.support.dashboard.client import Client, as_role
+from tests.support.dashboard.seed import Relaying
 from tests.support.mariadb_server import connected
 
 _FAIL = """
@@ -32,6 +42,9 @@ _FAIL = """
     select id, message_id, destination, partition, kind, type, topic, key, payload, content_type, headers, source,
            correlation_id, event_time, created_at, 5, 'HTTP 422 no account', created_at, 'failed'
       from pillarbox_outbox where id in (2, 4)"""
+_SKIP = _FAIL.replace("select id, message_id, destination", "select id, message_id, '_skipped'").replace(
+    "5, 'HTTP 422 no account', created_at, 'failed'", "0, 'no route matched', created_at, 'skipped'"
+)
 _CLAIM = {
     "sqlite": "insert into pillarbox_claim (relay_id, number, message_ids, claimed_at) "
     "values ('00000000-0000-0000-0000-000000000001', 1, '[3]', 0)",
@@ -119,6 +132,31 @@ class Desk:
             code = run(pillarbox, words)
         out, err = self._capsys.readouterr()
         return RunResult(code, out, err)
+
+    async def fail_and_ask_page(self, errors: Sequence[str]) -> Any:
+        """Let messages fail as a relay does it, one for each error; return the causes that the page shows."""
+        url = parse_store_url(os.environ["PILLARBOX_STORE"])
+        store = open_store(url, names=self._names)
+        await store.open()
+        try:
+            outbox = Outbox(routes="hooks", source="/shop", schema=self._names.schema)
+            with closing(self._connect()) as connection:
+                for _ in errors:
+                    outbox.publish(connection, {}, type="orders.placed")
+                connection.commit()
+            relay = Relaying(store, "hooks")
+            await relay.start()
+            for message, error in zip(await store.find(Selection(destination="hooks"), limit=100), errors, strict=True):
+                await relay.fail("hooks", [message.id], error)
+            # They failed at one destination, as the others did.
+            self.sql("update pillarbox_history set destination = 'billing' where destination = 'hooks'")
+            dashboard = Dashboard({"orders": open_store(url, names=self._names)}, authorize=as_role(PageRole.VIEWER))
+            try:
+                return (await Client(dashboard).json("/orders/failures"))["failures"]
+            finally:
+                await dashboard.close()
+        finally:
+            await store.close()
 
     def told(self, *words: str, code: int = 0) -> Any:
         """The one JSON document; `-o jsonl` says the same in other lines."""
@@ -228,7 +266,35 @@ def test_an_id_that_no_message_can_have_is_told(desk: Desk, name: str) -> None:
 
 def test_why_messages_failed_is_grouped(desk: Desk) -> None:
     (group,) = desk.told("failures")["failures"]
-    assert (group["count"], group["error"], group["example_id"]) == (2, "HTTP 422 no account", 2)
+    assert (group["count"], group["fingerprint"]) == (2, "HTTP 422 no account")
+    assert (group["error"], group["example_id"]) == ("HTTP 422 no account", 4)
+
+
+def test_the_command_and_the_page_show_the_same_causes(desk: Desk) -> None:
+    errors = [
+        *(f"POST /charges/{number} answered 500: no customer {number}" for number in (17, 305, 4711)),
+        *(f"POST /charges/{number} answered 404: no customer {number}" for number in (18, 306)),
+        "KeyError: 'ann'", "KeyError: 'bob'",
+    ]  # fmt: skip
+    page = asyncio.run(desk.fail_and_ask_page(errors))
+    command = desk.told("failures")["failures"]
+    assert command == page
+    assert [(one["count"], one["fingerprint"]) for one in command] == [
+        (3, "POST /charges/# answered 500: no customer #"),
+        (2, "HTTP 422 no account"),
+        (2, "KeyError: '…'"),
+        (2, "POST /charges/# answered 404: no customer #"),
+    ]
+    assert [one["fingerprint"] for one in desk.told("failures", "--limit", "1")["failures"]] == [
+        command[0]["fingerprint"]
+    ]
+    text = desk.run("failures", "--limit", "1")
+    assert "There may be more causes" in text.err + text.out
+    # Of other filters the messages themselves are grouped, by the same rule.
+    filtered = desk.told("failures", "--type", "orders.placed")["failures"]
+    assert [(one["count"], one["fingerprint"]) for one in filtered] == [
+        (one["count"], one["fingerprint"]) for one in command
+    ]
 
 
 def test_every_change_is_counted_first_made_as_said_and_kept_in_the_journal(desk: Desk) -> None:
@@ -312,3 +378,81 @@ def test_what_an_inbox_could_not_handle(desk: Desk) -> None:
 )
 def test_exit_codes(desk: Desk, words: tuple[str, ...], code: int) -> None:
     assert desk.run(*words).code == code
+
+
+def test_what_no_route_takes_is_counted_listed_sent_and_closed(desk: Desk) -> None:
+    desk.sql(_SKIP.replace("in (2, 4)", "in (1, 5)"))
+    desk.sql("delete from pillarbox_outbox where id in (1, 5)")
+    document = desk.told("status")
+    assert document["skipped"] == 2
+    (alert,) = [one for one in document["alerts"] if one["name"] == "skipped"]
+    assert (alert["severity"], "2 messages of topic orders were sent nowhere" in alert["what"]) == ("warning", True)
+    assert "2 skipped, because no route takes them" in desk.run("status").out
+    assert "_skipped" not in desk.run("status").out
+    assert "2 messages of topic orders were sent nowhere" in desk.run("check").out
+    assert "skipped=2" in desk.run("check", "-o", "nagios").out
+    assert [one["id"] for one in desk.told("messages", "list")["messages"] if one["state"] == "skipped"] == [1, 5]
+    sent = desk.run("messages", "redrive", "--state", "skipped", "--to", "billing", "--topic", "orders", "--yes")
+    assert (sent.code, "2 messages redriven" in sent.out) == (0, True), sent.err
+    assert desk.told("messages", "list", "--state", "skipped")["messages"] == []
+    desk.sql(_SKIP.replace("in (2, 4)", "in (1, 5)"))
+    desk.sql("delete from pillarbox_outbox where id in (1, 5)")
+    closed = desk.run("messages", "discard", "--state", "skipped", "--reason", "a typo", "--yes")
+    assert (closed.code, "2 messages discarded" in closed.out) == (0, True), closed.err
+    assert desk.told("status")["skipped"] == 0
+
+
+def test_messages_behind_a_held_one_are_due_everywhere_and_the_advice_names_the_key(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = "{billing}" if desk.kind == "postgres" else '["billing"]'
+    soon = "now() + interval '9 s'" if desk.kind == "postgres" else str(int(time.time() * 1_000_000) + 9_000_000)
+    desk.sql(f"update pillarbox_relay set destinations = '{served}', reachable = '{served}', expires_at = {soon}")
+    ((partition,),) = desk.sql("select partition from pillarbox_outbox where id = 1")
+    desk.sql("update pillarbox_outbox set waits = 'held', last_error = 'HTTP 422' where id = 1")
+    desk.sql(f"update pillarbox_outbox set waits = 'parked', key = 'k0', partition = {partition} where id = 5")
+    monkeypatch.setenv("PILLARBOX_ALERTS_OLDEST_WARNING", "0s")
+    document = desk.told("status")
+    (billing,) = [one for one in document["destinations"] if one["name"] == "billing"]
+    assert [billing["due"]] == [len(desk.ids("--phase", "due", "--destination", "billing"))] == [1]
+    assert [(one["key"], one["head_id"], one["is_held"], one["waiting"]) for one in document["blocked"]] == [
+        ("k0", 1, True, 1)
+    ]
+    (alert,) = [one for one in document["alerts"] if one["name"] == "oldest" and one["destination"] == "billing"]
+    assert "1 message waits behind others of 1 key. First is message 1 of the key k0, which is held" in alert["do"]
+    assert "`pillarbox messages redrive 1`, or `pillarbox messages discard 1 --reason TEXT`" in alert["do"]
+    assert "more relays" not in alert["do"]
+    now = "now()" if desk.kind == "postgres" else "0"
+    desk.sql(f"update pillarbox_outbox set waits = 'retry', available_at = {now} where id = 1")
+    (alert,) = [
+        one for one in desk.told("status")["alerts"] if one["name"] == "oldest" and one["destination"] == "billing"
+    ]
+    assert "First is message 1 of the key k0, which is tried again" in alert["do"]
+    assert "`pillarbox messages show 1`" in alert["do"]
+
+
+def test_tries_stand_beside_attempts_with_the_time_of_the_first(desk: Desk) -> None:
+    now = "now()" if desk.kind == "postgres" else str(int(time.time() * 1_000_000))
+    long_ago = "now() - interval '1 hour'" if desk.kind == "postgres" else f"{now} - 3600000000"
+    desk.sql(f"update pillarbox_outbox set waits = 'retry', available_at = {now}, last_error = 'away' where id = 1")
+    line = (
+        "insert into pillarbox_journal (message_id, destination, action, at, by, attempt, error) "
+        "select message_id, destination, 'tried', {at}, 'r', 0, 'away' from pillarbox_outbox where id = 1"
+    )
+    for at in (long_ago, now, now):
+        desk.sql(line.format(at=at))
+    (shown,) = desk.told("messages", "show", "1")["messages"]
+    (listed,) = [one for one in desk.told("messages", "list")["messages"] if one["id"] == 1]
+    assert shown == listed
+    assert (shown["attempts"], shown["tries"]["count"]) == (0, 3)
+    assert shown["tries"]["first_at"] < shown["created_at"]
+    assert {one["id"]: one["tries"] for one in desk.told("messages", "list")["messages"]}[6] is None
+    assert re.search(r"0 +3 in 1h", desk.run("messages", "list").out)
+    assert re.search(r"tries +3, the first at 20", desk.run("messages", "show", "1").out)
+    (waiting,) = desk.told("status")["waiting"]
+    assert (waiting["attempts"], waiting["tries"], waiting["oldest_id"]) == (0, 3, 1)
+    assert waiting["first_try_at"] == shown["tries"]["first_at"]
+    assert "3 in 1h" in desk.run("status").out
+    desk.sql("update pillarbox_outbox set attempts = 4 where id = 1")
+    (near,) = desk.told("status")["near_failure"]
+    assert (near["attempts"], near["tries"]["count"]) == (4, 3)

@@ -6,12 +6,15 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from pillarbox.cli._logs import JsonFormat, LogSettings, TextFormat, program_log, start_logging
+from pillarbox.clock import FrozenClock
+from pillarbox.errors import StoreRefused, StoreUnavailable
 from pillarbox.telemetry import LoggingTelemetry
 from tests.support.cli.shop import Shop
 
@@ -70,15 +73,15 @@ def test_a_relay_says_which_message_failed_and_nothing_when_nothing_happened(sho
     )
     shop.publish(3, to="mail")
     ran = shop.run("relay", "--once", "--to", "mail=handlers:refusing:handlers")
-    failed = [line for line in ran.err.splitlines() if " failed " in line]
+    failed = [line for line in ran.err.splitlines() if " warning failed " in line]
     ids = [UUID(bytes=row[0]) if isinstance(row[0], bytes) else UUID(row[0]) for row in shop.rows(
         "select message_id from pillarbox_history order by id")]  # fmt: skip
     assert len(failed) == 3
     for message_id in ids:
         (line,) = [line for line in failed if f"message_id={message_id}" in line]
         assert f"correlation_id={message_id} type=orders.placed topic=orders.placed attempt=1)" in line
-    assert "settled 0 delivered, 0" not in ran.err
-    assert "settled" not in shop.run("relay", "--once", "--to", "mail=handlers:refusing:handlers").err
+    assert "delivered 0 to mail in" in ran.err
+    assert "delivered 0 to mail" not in shop.run("relay", "--once", "--to", "mail=handlers:refusing:handlers").err
 
 
 def test_text_is_one_line_without_control_characters() -> None:
@@ -135,8 +138,55 @@ def test_levels() -> None:
 
 
 def test_a_settlement_in_which_nothing_was_delivered_or_failed_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="pillarbox.relay")
+    caplog.set_level(logging.DEBUG, logger="pillarbox.relay")
     LoggingTelemetry().on_settled("billing", delivered=0, failed=0)
     assert caplog.messages == []
     LoggingTelemetry().on_settled("billing", delivered=0, failed=1)
     assert len(caplog.messages) == 1
+
+
+def test_what_was_delivered_is_one_line_a_minute_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="pillarbox.relay")
+    clock = FrozenClock()
+    telemetry = LoggingTelemetry(clock=clock)
+    for second in range(1, 121):
+        telemetry.on_settled("billing", delivered=40, failed=second == 1)
+        telemetry.on_settled("mail", delivered=1, failed=0)
+        clock.advance(timedelta(seconds=1))
+        telemetry.on_turn()
+    telemetry.on_settled("mail", delivered=7, failed=0)
+    telemetry.on_turn()
+    telemetry.on_turn(is_last=True)
+    telemetry.on_turn(is_last=True)
+    assert caplog.messages == [
+        "delivered 2400 to billing in 60 s, 1 not yet or not at all",
+        "delivered 60 to mail in 60 s",
+        "delivered 2400 to billing in 60 s",
+        "delivered 60 to mail in 60 s",
+        "delivered 7 to mail in 0 s",
+    ]
+
+
+def test_a_store_that_is_away_is_one_line_then_one_a_minute_and_one_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="pillarbox.relay")
+    clock = FrozenClock()
+    telemetry = LoggingTelemetry(clock=clock)
+    telemetry.on_store_answered()
+    for _ in range(150):
+        telemetry.on_store_failed("reading", StoreUnavailable("refused"))
+        telemetry.on_turn()
+        clock.advance(timedelta(seconds=1))
+    telemetry.on_store_answered()
+    assert "answers again" not in caplog.text, "a call failed since the heartbeat before"
+    telemetry.on_store_answered()
+    telemetry.on_store_answered()
+    telemetry.on_store_failed("settling", StoreRefused("a constraint"))
+    assert caplog.messages == [
+        "the store is away: reading failed, trying again: refused",
+        "the store is away for 60 s, 61 calls have failed: refused",
+        "the store is away for 120 s, 121 calls have failed: refused",
+        "the store answers again after 150.0 s, and 150 failed calls",
+        "settling failed, trying again: a constraint",
+    ]

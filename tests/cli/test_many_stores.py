@@ -16,6 +16,7 @@ from threading import Event
 import pytest
 
 from pillarbox import Outbox
+from pillarbox.relay.archive import read_archive
 from pillarbox.stores.factory import open_schema
 from tests.support.cli.program import RunResult, pillarbox
 from tests.support.cli.relay_process import RelayProcess, start_relay
@@ -195,3 +196,21 @@ def list_arrived(endpoint: Endpoint) -> list[tuple[str, int]]:
     """List the stores and numbers that arrived, in the order in which each came first."""
     bodies = (json.loads(one.body) for one in endpoint.taken)
     return list(dict.fromkeys((body["from"], body["n"]) for body in bodies))
+
+
+async def test_purge_ends_with_3_if_a_store_was_away_and_archives_each_in_its_own_folder(tenants: Tenants) -> None:
+    for name in GOOD:
+        tenants.publish(name, 2)
+    assert (await tenants.run("relay", "--once")).code == 3
+    for name in GOOD:
+        with closing(sqlite3.connect(tenants.folder / f"{name}.db", timeout=60)) as connection, connection:
+            connection.execute("update pillarbox_history set status_at = 0")
+    ran = await tenants.run("purge", "--yes", "--archive", str(tenants.folder / "archive"))
+    assert ran.code == 3
+    assert sorted(path.name for path in (tenants.folder / "archive").iterdir()) == sorted(GOOD)
+    for name in GOOD:
+        assert f"{name}: 2 matched, 2 removed" in ran.out
+        assert {one.source for one in read_archive(tenants.folder / "archive" / name)} == {f"/{name}"}
+    assert (await tenants.run("purge", "--dry-run")).code == 3
+    tenants.configure(away=False)
+    assert (await tenants.run("purge", "--yes")).code == 0

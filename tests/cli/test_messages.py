@@ -48,6 +48,23 @@ def test_a_message_is_shown_with_its_journal_and_its_payload_only_if_asked(shop:
     assert "by hand" in shop.run("messages", "show", "1").out
 
 
+def test_a_message_is_shown_with_the_address_of_its_page_if_a_dashboard_is_configured(shop: Shop) -> None:
+    shop.publish(1, to="billing")
+    assert "Page:" not in shop.run("messages", "show", "1").out
+    shown = shop.run("messages", "show", "1", PILLARBOX_DASHBOARD_URL="https://ops.example/box/")
+    assert shown.out.splitlines()[-1] == "Page: https://ops.example/box/main/messages/1"
+    (shop.folder / "pillarbox.toml").write_text(
+        f'[stores.orders]\nurl = "{shop.url}"\n[stores.other]\nurl = "sqlite:///other.db"\n'
+        '[dashboard]\nurl = "https://ops.example"\n'
+    )
+    shown = shop.run("messages", "show", "1", "--store", "orders")
+    assert shown.out.splitlines()[-1] == "Page: https://ops.example/orders/messages/1"
+    wrong = shop.run(
+        "messages", "show", "1", "--store", "orders", PILLARBOX_DASHBOARD_URL="https://ann:hunter2@ops.example"
+    )
+    assert (wrong.code, "hunter2" in wrong.err, "write https://ops.example" in wrong.err) == (2, False, True)
+
+
 def test_redriving_counts_first_and_moves_all_that_match(shop: Shop) -> None:
     shop.publish(4, to="billing")
     shop.fail("id <= 3", "HTTP 422")
@@ -160,7 +177,9 @@ def test_a_redrive_to_a_destination_that_nobody_knows_is_refused(shop: Shop) -> 
     shop.fail("id = 1", "HTTP 422")
     ran = shop.run("messages", "redrive", "1", "--to", "biling")
     assert ran.code == 2
-    assert ran.sentence == "There is no destination biling: the configuration and the tables know billing and mail."
+    assert ran.sentence == (
+        "There is no destination biling: did you mean billing? The configuration and the tables know billing and mail."
+    )
     assert shop.number("pillarbox_history") == 1
     (shop.folder / "pillarbox.toml").write_text('[destinations.spare]\nurl = "https://spare.example"\n')
     assert shop.run("messages", "redrive", "1", "--to", "spare").code == 0
@@ -187,3 +206,28 @@ def on_a_terminal(shop: Shop, *arguments: str, answer: str = "") -> str:
                 shown += part
     os.close(screen)
     return shown.decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["messages", "redrive", "--yes"], ["messages", "replay", "--yes"], ["messages", "list"],
+        ["messages", "discard", "--reason", "x", "--yes"], ["messages", "defer", "--for", "2h", "--yes"], ["failures"],
+        ["lanes"], ["failures", "--attempts"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_destination_that_does_not_exist_is_refused_everywhere(shop: Shop, words: list[str]) -> None:
+    shop.publish(1, to="billing")
+    ran = shop.run(*words, "--destination", "biling")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.sentence.startswith("There is no destination biling: did you mean billing?")
+
+
+def test_a_destination_whose_messages_are_all_delivered_is_known(shop: Shop) -> None:
+    shop.publish(1, to="billing")
+    shop.fail("1", "x")
+    with shop.connect() as tx:
+        tx.execute("update pillarbox_history set status = 'delivered'")
+    ran = shop.run("failures", "--destination", "billing")
+    assert (ran.code, ran.err.strip()) == (0, "No failed message matches.")

@@ -26,6 +26,8 @@ def test_a_destination_that_nobody_knows_is_refused_in_a_sentence_with_the_known
     (shop.folder / "pillarbox.toml").write_text('[destinations.mail]\nurl = "https://mail.example"\n')
     ran = shop.run(command, "biling")
     assert ran.code == 2
-    assert ran.sentence == "There is no destination biling: the configuration and the tables know billing and mail."
+    assert ran.sentence == (
+        "There is no destination biling: did you mean billing? The configuration and the tables know billing and mail."
+    )
     assert shop.number("pillarbox_destination") == shop.number("pillarbox_journal") == 0
     assert shop.run(command, "mail").code == shop.run(command, "billing").code == 0

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from pillarbox.cli.relay import describe_open
+from pillarbox.contracts.store import Count
+from pillarbox.message import State
 from tests.support.cli.program import RunResult, forbid_imports, pillarbox
 from tests.support.cli.relay_process import start_relay
 from tests.support.cli.shop import Shop
@@ -55,8 +58,8 @@ async def test_it_delivers_until_it_is_told_to_stop(shop: Shop, endpoint: Endpoi
     shop.publish(20)
     async with start_relay(shop, "--to", hooks(endpoint)) as relay:
         first = await relay.wait_for_line("delivers from")
-        while shop.number("pillarbox_outbox"):
-            await relay.wait_for_line("settled")
+        while shop.number("pillarbox_outbox"):  # noqa: ASYNC110 - another process's doing
+            await asyncio.sleep(0.02)
         relay.signal(signal.SIGTERM)
         code = await relay.wait_until_ended()
 
@@ -166,6 +169,42 @@ async def test_once_ends_with_one_when_messages_wait_for_what_is_down(shop: Shop
     assert "3 messages wait for what is down or paused: hooks" in "".join(output)
     assert shop.number("pillarbox_outbox where attempts = 0 and waits is null") == 3
     assert_left_clean(shop)
+
+
+async def test_once_ends_with_what_is_still_open_and_why(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(3)
+    shop.publish(2, to="elsewhere")
+    with shop.connect() as connection:
+        later = "update pillarbox_outbox set waits = 'deferred', available_at = 4102444800000000 where id = 1"
+        connection.execute(later)
+
+    code, output = await relay_once(shop, "--to", hooks(endpoint))
+
+    text = "".join(output)
+    assert code == 0
+    assert "not delivered to hooks: 1 wait until a later time, for a retry or because they were deferred" in text
+    assert "not delivered to elsewhere: 2 wait, because this relay does not serve it" in text
+
+
+def test_what_is_open_has_its_reason() -> None:
+    def count(destination: str, state: State, number: int, *, due: bool = False) -> Count:
+        return Count(destination=destination, topic=None, state=state, due=due, count=number, oldest_at=None)
+
+    counts = [
+        count("a", State.PENDING, 2, due=True),
+        count("a", State.PENDING, 3),
+        count("a", State.FAILED, 4),
+        count("b", State.PENDING, 5, due=True),
+        count("b", State.DISCARDED, 6),
+        count("down", State.PENDING, 7, due=True),
+        count("_skipped", State.SKIPPED, 8),
+        count("done", State.DISCARDED, 9),
+    ]
+    assert describe_open(counts, served={"a", "done", "down"}, known={"down"}) == [
+        "a: 2 wait behind another of their key, or are another relay's; 3 wait until a later time, for a retry or "
+        "because they were deferred; 4 have failed and need a decision",
+        "b: 5 wait, because this relay does not serve it",
+    ]
 
 
 async def test_once_ends_with_one_when_messages_wait_for_what_is_paused(shop: Shop, endpoint: Endpoint) -> None:

@@ -274,4 +274,6 @@ def test_a_consumer_is_granted_the_inbox_of_the_consumers_that_were_named(store:
         escaped = name.replace("\\", "\\\\").replace("'", "''")
         assert f"E'{escaped}'" in one.out or name.encode().hex() in one.out
     assert "restrictive" not in every.out
-    assert "insert ignore" not in every.out
+    if store.startswith("mysql"):  # there a row says it, and none says nothing
+        assert f"values (unhex('{b'shop'.hex()}'), unhex('{b'*'.hex()}'))" in every.out
+        assert every.out.count("insert ignore") == 1

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pillarbox.cli._output import say, to_line
+from pillarbox.cli._output import say
+from pillarbox.cli._table import to_line
 
 __all__ = ["confirm", "confirm_options"]
 

@@ -6,21 +6,19 @@ import asyncio
 import getpass
 import re
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import click
 
 from pillarbox.cli._logs import LogSettings
 from pillarbox.config import Config, StoreSettings, list_destinations, to_variable
-from pillarbox.contracts.store import Store
-from pillarbox.errors import ConfigError
-from pillarbox.message import Names
+from pillarbox.contracts.store import Selection, Store
+from pillarbox.errors import ConfigError, PillarboxError
+from pillarbox.message import SKIPPED_DESTINATION, Names, check_destination
 from pillarbox.operations.destinations import check_known, find_destinations
 from pillarbox.operations.store_access import run_on_store
 from pillarbox.operations.stores import StoreAnswer, run_on_stores
@@ -37,7 +35,6 @@ __all__ = [
     "by_option",
     "complete_destination",
     "configuration_options",
-    "import_from_here",
     "parse_destination",
     "reason_option",
     "target_options",
@@ -66,9 +63,20 @@ class Target:
         """Raise `UnknownDestination` for a name that neither the configuration nor the tables know."""
         configured = list_destinations(self.config)
         lease = read_relay_section(self.config).settings.lease
-        if name not in configured:
-            found = self.run(lambda store: find_destinations(store, lease=lease), reads_only=True)
-            check_known(name, found.union(configured))
+        if name in configured or name == SKIPPED_DESTINATION:
+            return
+
+        async def find(store: Store) -> set[str]:
+            # One whose messages are all delivered, and that no relay serves, is still known.
+            kept = await store.find(Selection(destination=name), limit=1, payloads=False)
+            return {one.destination for one in kept} | await find_destinations(store, lease=lease)
+
+        check_known(name, self.run(find, reads_only=True).union(configured))
+
+    def check_filter(self, name: str | None, *, found: object) -> None:
+        """Raise `UnknownDestination` if nothing was found because of a destination that does not exist."""
+        if name is not None and not found:
+            self.check_destination(name)
 
 
 def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:
@@ -127,22 +135,11 @@ def configuration_options(command: Callable[Concatenate[Config, P], R]) -> Calla
     @wraps(command)
     def with_config(*args: Any, config: str | None, to: Sequence[str], label: Sequence[str], **rest: Any) -> R:
         flags = {**_take_values(_STORE_FLAGS + _RELAY_FLAGS, rest), **_parse_destinations(to), **_parse_labels(label)}
-        import_from_here()
         return command(Config.load(config, flags=flags), *args, **rest)
 
     return _add_options(
         with_config, _CONFIG, *map(_to_option, _STORE_FLAGS), _TO, *map(_to_option, _RELAY_FLAGS), _LABEL
     )
-
-
-def import_from_here() -> None:
-    """Let modules of the current folder be imported: an installed program finds them only if told, unlike `python -m`.
-
-    `handlers:shop:handlers` and `pillarbox consume shop:consumer` name such modules.
-    """
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
 
 
 def complete_destination(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -161,8 +158,17 @@ def complete_destination(ctx: click.Context, _param: click.Parameter, incomplete
                 lambda store: asyncio.wait_for(find_destinations(store, lease=RelaySettings().lease), 1),
                 names=tables,
             )
-        return sorted(name for name in names if name.startswith(incomplete))
+        return sorted(name for name in names if name.startswith(incomplete) and _is_destination(name))
     return []
+
+
+def _is_destination(name: str) -> bool:
+    """Return whether a name from the tables is one: a shell would take apart others, such as one with a line break."""
+    try:
+        check_destination(name)
+    except PillarboxError:
+        return False
+    return True
 
 
 def by_option(command: F) -> F:

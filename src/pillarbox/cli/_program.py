@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
@@ -11,11 +12,15 @@ from pillarbox.cli._errors import Session
 
 __all__ = ["pillarbox"]
 
-_COMMANDS: Final = (
-    "archive", "check", "completion", "config", "consume", "dashboard", "demo", "doctor", "failures", "handoff",
-    "inbox", "init",
-    "lanes", "messages", "pause", "purge", "relay", "relays", "resume", "schema", "status", "version",
-)  # fmt: skip
+_GROUPS: Final = (
+    ("Deliver", ("relay", "consume", "pause", "resume")),
+    ("Watch", ("status", "check", "relays", "lanes", "dashboard")),
+    ("Repair", ("failures", "messages", "inbox", "doctor")),
+    ("Keep tables in order", ("schema", "purge", "archive", "handoff")),
+    ("Set up", ("init", "config", "completion", "version", "demo")),
+)
+"""Commands as the help shows them, by what somebody wants to do."""
+_COMMANDS: Final = tuple(sorted(name for _, names in _GROUPS for name in names))
 _EPILOG = """\b
 Exit codes:
   0  done
@@ -47,6 +52,26 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(f"pillarbox.cli.{cmd_name}"), cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for a misspelled one name the nearest."""
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, _COMMANDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "`pillarbox --help` lists them."
+            ctx.fail(f"No such command {name!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in groups. Each has all its help's first sentence."""
+        longest = max(map(len, _COMMANDS))
+        for title, names in _GROUPS:
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                room = formatter.width - longest - 6
+                formatter.write_dl([(name, one.get_short_help_str(room)) for name, one in commands if one is not None])
 
 
 @click.group(

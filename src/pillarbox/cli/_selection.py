@@ -99,6 +99,7 @@ def _take_filters(options: dict[str, Any]) -> Filters:
     states = [State(state) for state in options.pop("state")]
     near_failure = options.pop("near_failure")
     stuck = options.pop("stuck")
+    near = NearFailure().lowest(None) if near_failure else None
     if near_failure:
         states = states or [State.PENDING]
     selection = Selection(
@@ -112,7 +113,7 @@ def _take_filters(options: dict[str, Any]) -> Filters:
         fingerprint=options.pop("fingerprint"),
         since=options.pop("since"),
         until=options.pop("until"),
-        min_attempts=NearFailure().lowest(None) if near_failure else None,
+        min_attempts=max(filter(None, (options.pop("min_attempts"), near)), default=None),
     )
     return Filters(selection=selection, stuck=stuck, near_failure=near_failure)
 
@@ -137,6 +138,8 @@ _OPTIONS: Final = (
     _filter("--stuck", is_flag=True, help="In a relay's hands for long: 15 minutes, or `stuck` under [alerts]."),
     _filter("--near-failure", is_flag=True,
             help="Pending with few attempts left: 3 of 5 are spent, or `near_failure` under [alerts]."),
+    _filter("--min-attempts", metavar="N", type=click.IntRange(1, 999_999),
+            help="With at least this many attempts spent."),
     _filter("--since", metavar="TIME", callback=parse_past_time,
             help="Written at or after: a time, or how long ago (2h)."),
     _filter("--until", metavar="TIME", callback=parse_past_time, help="Written before."),

@@ -112,6 +112,7 @@ def restore(
     total = sum(found.matched.values())
     if total and not dry_run and not yes:
         confirm(f"Restore up to {format_counts(found.matched)} into {target.url}?", done="restored")
+    target.check_filter(destination, found=total)
     result = found
     if total:
         with Progress(total) as progress:

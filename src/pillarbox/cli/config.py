@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import click
 
 from pillarbox.cli._logs import LogSettings
 from pillarbox.cli._options import configuration_options
-from pillarbox.cli._output import echo, format_table, show, to_line
+from pillarbox.cli._output import echo, show
+from pillarbox.cli._table import Column, draw_table, to_line, wide_option
 from pillarbox.config import Config
 from pillarbox.dashboard.settings import DashboardSettings
 from pillarbox.operations import configuration
@@ -24,6 +25,8 @@ Example:
   pillarbox config show --store sqlite:///shop.db --to billing=https://billing.example/hooks -o toml
 """
 
+_COLUMNS: Final = (Column("key"), Column("value", least=16), Column("origin", rank=1, least=14))
+
 
 @click.group(epilog="\b\nExample:\n  pillarbox config show\n")
 def config() -> None:
@@ -34,6 +37,7 @@ def config() -> None:
 @configuration_options
 @click.option("-o", "--output", type=click.Choice(["text", "json", "jsonl", "toml"]), default="text", show_default=True,
               envvar="PILLARBOX_OUTPUT", show_envvar=True, help="How the result is printed.")  # fmt: skip
+@wide_option
 def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]) -> None:
     """Show every value in force and where it comes from: default, file, environment or flag. Secrets are ***."""
     entries = list_entries(config)
@@ -42,7 +46,7 @@ def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]
         return
     rows = [(format_key(entry.path), _format_value(entry.value), entry.origin_text) for entry in entries]
     document = {"file": config.file_name if config.found else None, **_nest(entries)}
-    show(document, text=format_table(("key", "value", "origin"), rows), output=output)
+    show(document, text=draw_table(_COLUMNS, rows), output=output)
 
 
 def list_entries(config: Config) -> list[ConfigEntry]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 
 import click
 
 from pillarbox.cli._http import http_option, serve_health
 from pillarbox.cli._logs import LogSettings, program_log, start_logging
-from pillarbox.cli._options import import_from_here
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.config import Config, read_section
 from pillarbox.consumer import Consumer
 from pillarbox.consumer.telemetry import ConsumerTelemetry
 from pillarbox.errors import ConfigError, MissingExtra
 from pillarbox.operations.health import ConsumerProbes, HealthApp, parse_address
+from pillarbox.user_code import import_object
 
 __all__ = ["consume"]
 
@@ -70,7 +69,7 @@ async def _load(name: str) -> Consumer:
 
     A coroutine, because the pools and clients that the function creates belong to the loop that runs then.
     """
-    found = _import(name)
+    found = import_object(name, what="a consumer", example="package.module:consumer")
     if not isinstance(found, Consumer) and callable(found):
         found = found()
         if asyncio.iscoroutine(found):
@@ -80,14 +79,3 @@ async def _load(name: str) -> Consumer:
             f"{name} is a {type(found).__name__}; it must be a pillarbox Consumer, or a function that makes one."
         )
     return found
-
-
-def _import(name: str) -> object:
-    module, _, attribute = name.partition(":")
-    if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ConfigError(f"{name!r} does not name a consumer: write package.module:consumer.")
-    import_from_here()
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The consumer {name} cannot be loaded: {error}.") from error

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import re
+import tempfile
 import webbrowser
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import ExitStack
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pillarbox.cli._logs import LogSettings, start_logging
 from pillarbox.cli._options import SettingOption
-from pillarbox.cli._output import say
+from pillarbox.cli._output import echo, say
 from pillarbox.config import Config, read_section, to_variable
 from pillarbox.dashboard.settings import read_dashboard_section
 from pillarbox.errors import ConfigError
 from pillarbox.operations.health import parse_address
+from pillarbox.relay.addresses import MAIN, split_store_choice
 from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath
 
-__all__ = ["dashboard"]
+if TYPE_CHECKING:
+    from pillarbox.dashboard.login import UrlLogin
+
+__all__ = ["dashboard", "open_browser", "parse_stores", "show_login"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +35,6 @@ _EPILOG = """Listens on this machine alone unless a login is configured. Actions
 Example:
   pillarbox dashboard --store orders=sqlite:///shop.db --store billing=sqlite:///billing.db
 """
-_NAMED: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_.-]{0,49})=(?P<url>.+)", re.DOTALL)
 
 
 def _option(name: str, key: str, help: str, **more: Any) -> Callable[[F], F]:
@@ -64,11 +70,33 @@ def dashboard(config: str | None, stores: Sequence[str], http: str, open_: bool,
     app = build_dashboard(loaded, named, host=host)
 
     def announce(address: str) -> None:
-        say(f"The dashboard is at {address.rstrip('/')}{settings.root_path}/ until Ctrl-C.")
+        address = f"{address.rstrip('/')}{settings.root_path}/"
+        say(f"The dashboard is at {address} until Ctrl-C.")
+        if app.login is not None:
+            address = show_login(app.login, address)
         if open_:
-            webbrowser.open(address)
+            open_browser(address, into=stack)
 
-    serve_dashboard(app, host=host, port=port, root_path=settings.root_path, on_start=announce)
+    with ExitStack() as stack:
+        serve_dashboard(app, host=host, port=port, root_path=settings.root_path, on_start=announce)
+
+
+def show_login(login: UrlLogin, address: str, *, show: Callable[[str], None] = echo) -> str:
+    """Print the address with the token, the only place where it is shown, and return it."""
+    say("No login is configured: open it at the address with the token.")
+    show(login.add_token(address))
+    return login.add_token(address)
+
+
+def open_browser(address: str, *, into: ExitStack) -> None:
+    """Open an address in the browser by a file that only this user can read.
+
+    Every user of the machine can read the arguments of the browser's process.
+    """
+    folder = into.enter_context(tempfile.TemporaryDirectory(prefix="pillarbox-"))
+    page = Path(folder) / "dashboard.html"
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(address)}">')
+    webbrowser.open(page.as_uri())
 
 
 def _read_flags(options: dict[str, Any]) -> dict[KeyPath, ConfigValue]:
@@ -86,8 +114,7 @@ def parse_stores(texts: Sequence[str]) -> dict[str, str]:
     """Read `NAME=URL` for each store; one without a name is called `main`."""
     stores: dict[str, str] = {}
     for text in texts:
-        found = _NAMED.fullmatch(text)
-        name, url = (found["name"], found["url"]) if found else ("main", text)
+        name, url = split_store_choice(text) or (MAIN, text)
         if name in stores:
             raise ConfigError(f"Two stores are called {name}: write --store NAME=URL with another name for each.")
         stores[name] = url

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from pillarbox.cli._output import echo, say
+from pillarbox.cli.dashboard import show_login
 from pillarbox.demo.scenario import Scenario
 from pillarbox.operations.health import parse_address
 from pillarbox.stores.factory import open_store
@@ -87,12 +88,12 @@ async def _run(
     async with set_up(store, target=parse_target(to), keep=keep) as setup:
         route = f"from {setup.store.url.scheme} over {setup.target.kind}"
         title = f"Pillarbox demo: {scenario.orders} orders {route}, seed {scenario.seed}"
-        with _serve_dashboard(dashboard, setup), display(title, say=say) as screen:
+        with _serve_dashboard(dashboard, setup, as_json=as_json), display(title, say=say) as screen:
             outcome = await run_demo(scenario, setup, screen)
         text = msgspec.json.encode(outcome.result).decode() if as_json else format_report(outcome, setup, kept=keep)
         echo(text)
         if dashboard is not None:
-            with _serve_dashboard(dashboard, setup):
+            with _serve_dashboard(dashboard, setup, as_json=as_json):
                 say("The dashboard stays until Ctrl-C.")
                 with suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
@@ -100,26 +101,29 @@ async def _run(
 
 
 @contextmanager
-def _serve_dashboard(address: str | None, setup: Setup) -> Iterator[None]:
+def _serve_dashboard(address: str | None, setup: Setup, *, as_json: bool) -> Iterator[None]:
     """Show the demo's store in the browser while the block runs."""
     if address is None:
         yield
         return
-    from pillarbox.dashboard import Dashboard, StoreSource, local_user
+    from pillarbox.dashboard import Dashboard, StoreSource
     from pillarbox.dashboard.access import check_bind
+    from pillarbox.dashboard.login import UrlLogin
     from pillarbox.dashboard.serve import BackgroundServer
 
+    login = UrlLogin("you")
     host, port = parse_address(address)
     check_bind(host, is_protected=False)
 
     def build() -> Dashboard:
         store = open_store(setup.store.url, names=setup.store.names)
         source = StoreSource("shop", store, label=str(setup.store.url))
-        return Dashboard({"shop": source}, authorize=local_user("you"), environment="demo")
+        return Dashboard({"shop": source}, authorize=login, environment="demo")
 
     server = BackgroundServer(build, host=host, port=port)
     server.start()
     say(f"The dashboard is at {server.address}")
+    show_login(login, server.address, show=say if as_json else echo)  # stdout is for the result alone
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from pillarbox.cli._errors import to_exit_code
 from pillarbox.cli._logs import LogSettings, start_logging
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._output import OutputFormat, output_option, say, show, show_rows
+from pillarbox.cli._table import find_width, wide_option
 from pillarbox.cli._times import parse_wait
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.operations.doctor import (
@@ -41,6 +42,7 @@ Example:
 @configuration_options
 @click.option("--timeout", callback=parse_wait, default="15s", show_default=True, metavar="TIME",
               envvar="PILLARBOX_DOCTOR_TIMEOUT", show_envvar=True, help="How long one check may take.")  # fmt: skip
+@wide_option
 @output_option
 def doctor(config: Config, timeout: timedelta, output: OutputFormat) -> None:
     """Check the store and every destination: can they be reached, and would they lose messages? Sends nothing."""
@@ -57,7 +59,7 @@ def doctor(config: Config, timeout: timedelta, output: OutputFormat) -> None:
     if output == "jsonl":
         show_rows("findings", to_rows(report), text="", output=output)
     else:
-        show(to_document(report), text=format_report(report), output=output)
+        show(to_document(report), text=format_report(report, width=find_width()), output=output)
     code = to_exit_code(report.worst)
     if limit.abandoned:
         # Closing the loop would wait for the checks that hang, and the interpreter for their threads.

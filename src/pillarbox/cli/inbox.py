@@ -15,14 +15,13 @@ from pillarbox.cli._output import (
     OutputFormat,
     Progress,
     format_fields,
-    format_table,
     format_time,
     output_option,
     say,
-    shorten,
     show,
     show_rows,
 )
+from pillarbox.cli._table import Column, draw_table, wide_option
 from pillarbox.contracts.store import Action, InboxFailure, InboxSelection, OperatorStore
 from pillarbox.decoding import decode_incoming
 from pillarbox.errors import NoSuchMessage
@@ -33,6 +32,15 @@ __all__ = ["inbox"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_COLUMNS: Final = (
+    Column("consumer", least=10),
+    Column("message id"),
+    Column("source", rank=4, least=10),
+    Column("type", rank=3, least=12),
+    Column("attempts", rank=2),
+    Column("failed at", rank=1),
+    Column("error", is_below=True),
+)
 _UNLIMITED: Final = 1_000_000
 """More failed messages than an inbox will ever have."""
 
@@ -59,6 +67,7 @@ def _filter_options(command: F) -> F:
 @_filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, envvar="PILLARBOX_LIMIT",
               show_envvar=True, help="How many at most.")  # fmt: skip
+@wide_option
 @output_option
 def list_failures(target: Target, *, consumer: str | None, error: str | None, limit: int, output: OutputFormat) -> None:
     """List failed messages, longest failed first."""
@@ -66,14 +75,13 @@ def list_failures(target: Target, *, consumer: str | None, error: str | None, li
     found = target.run(lambda store: store.inbox_failures(selection, limit=limit), reads_only=True)
     if not found:
         say("No message of an inbox has failed.")
-    headings = ("consumer", "message id", "source", "type", "attempts", "failed at", "error")
     rows = [
-        (one.consumer, one.message_id, shorten(one.source, 30), shorten(read_inbox_type(one), 30), str(one.attempts),
-         format_time(one.failed_at), shorten(one.error or "", 60))
+        (one.consumer, one.message_id, one.source, read_inbox_type(one), str(one.attempts),
+         format_time(one.failed_at), one.error or "")
         for one in found
     ]  # fmt: skip
     documents = [to_inbox_row(one) for one in found]
-    show_rows("failures", documents, text=format_table(headings, rows) if rows else "", output=output)
+    show_rows("failures", documents, text=draw_table(_COLUMNS, rows) if rows else "", output=output)
 
 
 @inbox.command("show", epilog="\b\nExample:\n  pillarbox inbox show 0192f0c0-… --payload\n")

@@ -16,18 +16,19 @@ from pillarbox.cli._output import (
     OutputFormat,
     Progress,
     format_age,
-    format_table,
+    format_fields,
     format_time,
+    format_tries,
     output_option,
     say,
-    shorten,
     show,
     show_rows,
-    to_line,
 )
 from pillarbox.cli._selection import Filters, parse_ids, selection_options
+from pillarbox.cli._table import Column, draw_table, is_wide, to_line, wide_option
 from pillarbox.cli._times import parse_future_time
-from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Phase, Selection
+from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Phase, Selection, Tries
+from pillarbox.dashboard.settings import read_dashboard_section, to_message_url
 from pillarbox.errors import NoSuchMessage
 from pillarbox.message import Message, State
 from pillarbox.operations.bulk import (
@@ -43,12 +44,42 @@ from pillarbox.operations.bulk import (
 from pillarbox.operations.configuration import read_near_failure, read_thresholds
 from pillarbox.operations.documents import to_journal_document, to_message_document
 from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
+from pillarbox.redaction import redact_block
+from pillarbox.relay.addresses import MAIN, read_stores
 
 __all__ = ["messages"]
 
-_OPEN: Final = (State.PENDING, State.SENDING, State.FAILED)
+_SHOWN: Final = (State.PENDING, State.SENDING, State.FAILED, State.SKIPPED)
+"""States that are listed unless others are named: what is still to be done, and what a person must decide."""
 _NEVER: Final = 2**31
 """Attempts of no message."""
+_RUN_AGAIN: Final = "Run the same command again for the rest."
+_AGAIN: Final = {
+    Action.REDRIVEN: _RUN_AGAIN,
+    Action.DISCARDED: _RUN_AGAIN,
+    Action.DEFERRED: "Run the same command again: it defers all of them, those that are done too.",
+    Action.REPLAYED: f"{_RUN_AGAIN} What was delivered again meanwhile is replayed once more.",
+}
+"""What to do after a change was interrupted."""
+_COLUMNS: Final = (
+    Column("id"),
+    Column("state"),
+    Column("destination", least=10),
+    Column("topic", rank=4, least=10),
+    Column("key", rank=2, least=10),
+    Column("type", rank=5, least=12),
+    Column("attempts", rank=3),
+    Column("tries", rank=6),
+    Column("age", rank=1),
+    Column("last error", is_below=True),
+)
+_JOURNAL_COLUMNS: Final = (
+    Column("at"),
+    Column("what"),
+    Column("by", rank=1, least=9),
+    Column("attempt", rank=2),
+    Column("error", is_below=True),
+)
 _VERBS: Final = {
     Action.REDRIVEN: "Redrive",
     Action.REPLAYED: "Replay",
@@ -76,6 +107,7 @@ def messages() -> None:
               show_envvar=True, help="Open, and standing there.")  # fmt: skip
 @click.option("--newest", is_flag=True, envvar="PILLARBOX_NEWEST", show_envvar=True,
               help="Last changed first, instead of oldest first.")  # fmt: skip
+@wide_option
 @output_option
 def list_messages(
     target: Target,
@@ -87,7 +119,7 @@ def list_messages(
     newest: bool,
     output: OutputFormat,
 ) -> None:
-    """List messages, oldest first: those that are open or failed, unless --state says otherwise.
+    """List messages, oldest first: those that are open, failed or skipped, unless --state says otherwise.
 
     With --near-failure those with most attempts come first.
     """
@@ -97,22 +129,24 @@ def list_messages(
     configured = filters.with_thresholds(near_failure)
     order = Order.NEWEST if newest else Order.ATTEMPTS if filters.near_failure else Order.ID
 
-    async def find(store: OperatorStore) -> tuple[Sequence[Message], datetime]:
+    async def find(store: OperatorStore) -> tuple[Sequence[Message], Mapping[int, Tries], datetime]:
         selection = await configured.resolve(store, stuck_after=stuck_after)
         if selection.states is None and selection.ids is None:
-            selection = msgspec.structs.replace(selection, states=_OPEN)
+            selection = msgspec.structs.replace(selection, states=_SHOWN)
         selection = msgspec.structs.replace(selection, after=after)
         if phase is not None:
             selection = msgspec.structs.replace(selection, phase=Phase(phase), phase_at=await store.now())
-        return await store.find(selection, limit=limit, payloads=False, order=order), await store.now()
+        found = await store.find(selection, limit=limit, payloads=False, order=order)
+        return found, await store.count_tries(found) if found else {}, await store.now()
 
-    found, now = target.run(find, reads_only=True)
+    found, tries, now = target.run(find, reads_only=True)
     if filters.near_failure:  # each by the attempts of its own destination
         found = [one for one in found if one.attempts >= (near_failure.threshold(one.destination) or _NEVER)]
+    target.check_filter(filters.selection.destination, found=found)
     if not found:
         say("No message matches." if after == 0 else "No further message matches.")
-    text = _format_list(found, now=now) if found else ""
-    show_rows("messages", [to_message_document(one) for one in found], text=text, output=output)
+    text = _format_list(found, tries, now=now) if found else ""
+    show_rows("messages", [to_message_document(one, tries=tries) for one in found], text=text, output=output)
     if len(found) == limit:
         say(f"There may be more: --after {found[-1].id}" if order is Order.ID else f"There may be more than {limit}.")
 
@@ -122,38 +156,55 @@ def list_messages(
 @target_options
 @click.option("--payload", is_flag=True, envvar="PILLARBOX_PAYLOAD", show_envvar=True,
               help="Show the payload too, and what stands in columns that cannot be read.")  # fmt: skip
+@wide_option
 @output_option
 def show_message(target: Target, name: str, payload: bool, output: OutputFormat) -> None:
     """Show a message with all that is known of it and all that happened to it. ID is an id or a message id."""
 
-    async def find(store: OperatorStore) -> tuple[Sequence[Message], Sequence[JournalEntry]]:
+    async def find(store: OperatorStore) -> tuple[Sequence[Message], Sequence[JournalEntry], Mapping[int, Tries]]:
         found = await store.find(parse_ids([name]), limit=100, payloads=payload)
         if not found:
             raise NoSuchMessage(f"There is no message {name}: it was never committed, or its retention is over.")
-        return found, await store.journal(message_id=found[0].message_id, limit=1_000)
+        entries = await store.journal(message_id=found[0].message_id, limit=1_000)
+        return found, entries, await store.count_tries(found)
 
-    found, entries = target.run(find, reads_only=True)
+    found, entries, tries = target.run(find, reads_only=True)
     document = {
-        "messages": [to_message_document(one, payload=payload) for one in found],
+        "messages": [to_message_document(one, tries=tries, payload=payload) for one in found],
         "journal": [to_journal_document(entry) for entry in entries],
     }
-    parts = [_format_message(one, payload=payload) + _format_tries(one, entries) for one in found]
+    parts = [
+        _format_message(one, tries.get(one.id), payload=payload) + _format_tries(one, entries, tries.get(one.id))
+        for one in found
+    ]
     if entries:
         parts.append(_format_journal(entries))
+        parts += _format_details(entries)
+    if (page := _find_page(target, found[0])) is not None:
+        parts.append(f"Page: {page}")
     show(document, text="\n\n".join(parts), output=output)
 
 
-def _format_list(messages: Sequence[Message], *, now: datetime) -> str:
-    headings = ("id", "state", "destination", "topic", "key", "type", "attempts", "age", "last error")
+def _find_page(target: Target, message: Message) -> str | None:
+    """Return the address of the message's page; None if no dashboard is configured."""
+    url = read_dashboard_section(target.config).url
+    if url is None:
+        return None
+    named = read_stores(target.config).named
+    store = next((name for name, address in named.items() if address.url == target.url), MAIN)
+    return to_message_url(url, store, message.id)
+
+
+def _format_list(messages: Sequence[Message], tries: Mapping[int, Tries], *, now: datetime) -> str:
     rows = [
         (
-            str(one.id), _format_state(one, now), one.destination, shorten(one.topic, 30), shorten(one.key or "", 24),
-            shorten(one.type, 30), str(one.attempts), format_age(one.created_at, now),
-            shorten(one.last_error or "", 60),
+            str(one.id), _format_state(one, now), one.destination, one.topic, one.key or "", one.type,
+            str(one.attempts), format_tries(tries.get(one.id), now), format_age(one.created_at, now),
+            one.last_error or "",
         )
         for one in messages
     ]  # fmt: skip
-    return format_table(headings, rows)
+    return draw_table(_COLUMNS, rows)
 
 
 def _format_state(message: Message, now: datetime) -> str:
@@ -164,31 +215,29 @@ def _format_state(message: Message, now: datetime) -> str:
     return message.state.value
 
 
-def _format_message(message: Message, *, payload: bool) -> str:
-    lines = [
+def _format_message(message: Message, tries: Tries | None, *, payload: bool) -> str:
+    fields = [
         (name, format_time(value) if isinstance(value, datetime) else str(getattr(value, "value", value)))
         for name, value in to_message_document(message).items()
         if value not in (None, {}, "") and name not in ("headers", "payload_kept")
     ]
-    lines += [(f"header {name}", value) for name, value in message.headers.items()]
-    lines = [(to_line(name), to_line(value)) for name, value in lines]
-    if payload:
-        lines += [(f"raw {name}", _format_raw(value)) for name, value in (message.raw or {}).items()]
-        text = message.payload.decode("utf-8", "backslashreplace") if message.payload_kept else "(not kept)"
-        lines.append(("payload", text))
-    width = max(len(name) for name, _ in lines)
-    # Indented, so that no line of a payload can pass for a field.
-    return "\n".join(
-        f"{name.replace('_', ' '):{width}}  {value}".replace("\n", f"\n{' ' * (width + 2)}") for name, value in lines
-    )
+    if tries is not None:
+        place = [name for name, _ in fields].index("attempts") + 1
+        fields.insert(place, ("tries", f"{tries.count:,}, the first at {format_time(tries.first_at)}"))
+    fields += [(f"header {name}", value) for name, value in message.headers.items()]
+    if not payload:
+        return format_fields(fields)
+    fields += [(f"raw {name}", _format_raw(value)) for name, value in (message.raw or {}).items()]
+    text = message.payload.decode("utf-8", "backslashreplace") if message.payload_kept else "(not kept)"
+    return format_fields(fields, body=text)
 
 
-def _format_tries(message: Message, journal: Sequence[JournalEntry]) -> str:
+def _format_tries(message: Message, journal: Sequence[JournalEntry], tries: Tries | None) -> str:
     """Say how often an open message was tried, and why it is not given up."""
-    tries, is_waiting = count_tries(journal, message.destination)
-    if message.state.is_closed or not tries or not is_waiting:
+    _, is_waiting = count_tries(journal, message.destination)
+    if message.state.is_closed or tries is None or not is_waiting:
         return ""
-    return f"\n\nTried {tries} {'time' if tries == 1 else 'times'}, {NOT_GIVEN_UP}."
+    return f"\n\nTried {tries.count} {'time' if tries.count == 1 else 'times'}, {NOT_GIVEN_UP}."
 
 
 def _format_raw(value: bytes) -> str:
@@ -205,7 +254,21 @@ def _format_journal(entries: Sequence[JournalEntry]) -> str:
         )
         for entry in entries
     ]  # fmt: skip
-    return format_table(("at", "what", "by", "attempt", "error"), rows)
+    return draw_table(_JOURNAL_COLUMNS, rows)
+
+
+def _format_details(entries: Sequence[JournalEntry]) -> list[str]:
+    """Write the traceback of the last attempt, or the broker's whole answer to it; with `--wide` of every attempt."""
+    # An answer that is wholly in the error is not repeated.
+    detailed = [one for one in entries if one.detail and one.error and one.detail.strip() not in one.error]
+    if not is_wide():
+        detailed = detailed[-1:]
+    return [
+        # Indented, so that none of its lines can pass for a field.
+        f"In full, {'attempt' if entry.attempt else 'try'} at {format_time(entry.at)}:\n"
+        + "\n".join(f"      {line}" for line in redact_block(entry.detail or "").rstrip().split("\n"))
+        for entry in detailed
+    ]
 
 
 # --- redrive, replay, discard and defer ---
@@ -232,15 +295,16 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError(f"Say which messages to {verb.lower()}: ids, or filters such as --destination NAME.")
         if self.to is not None:
             self.target.check_destination(self.to)
-        selection, counts = self.target.run(self._count)
+        selection, counts = self.target.run(self._count, reads_only=self.dry_run)
         total = sum(counts.values())
+        self.target.check_filter(self.filters.selection.destination, found=total)
         # Of messages that were named, the store's own error says why none of them can be changed.
         if self.dry_run or (total == 0 and not self.ids):
             self._show(BulkResult(0, 0), counts)
             return
         if not self.ids and not self.yes:
             confirm(f"{verb} {format_counts(counts)} in {self.target.url}?")
-        with Progress(total) as progress:
+        with Progress(total, again=_AGAIN[self.action]) as progress:
 
             async def run(store: OperatorStore) -> BulkResult:
                 result = await change_all(store, selection, change, on_progress=progress.show)
@@ -331,7 +395,10 @@ def replay(change: _Change, by: str, reason: str | None) -> None:
 @click.option("--reason", required=True, metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True,
               help="Why, for the journal.")  # fmt: skip
 def discard(change: _Change, by: str, reason: str) -> None:
-    """Close pending, held or failed messages without sending them. They are kept, and can be redriven."""
+    """Close pending, held or failed messages without sending them. They are kept, and can be redriven.
+
+    Those that were skipped too, if --state or their ids name them.
+    """
 
     async def discard_batch(store: OperatorStore, selection: Selection) -> BulkResult:
         return await store.discard(selection, by=by, reason=reason, limit=BATCH_SIZE)

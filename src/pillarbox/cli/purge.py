@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from pillarbox.contracts.store import Action, OperatorStore, Selection, Store
 from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import State
 from pillarbox.operations.bulk import format_counts
+from pillarbox.operations.stores import StoreAnswer
 from pillarbox.relay.configuration import read_relay_section
 from pillarbox.relay.janitor import Janitor
 from pillarbox.relay.settings import Retention
@@ -84,9 +85,18 @@ def _purge_stores(
         own = retention
         if own.archive is not None:
             own = msgspec.structs.replace(own, archive=os.path.join(own.archive, name))
-        return await _purge(store, own, by=by, on_progress=lambda _: None)
+        return await _purge(store, own, by=by, on_progress=lambda count: note_progress(name, count))
 
-    removed = [] if dry_run else targets.ask(act, at_once=2, timeout=None)
+    removed: Sequence[StoreAnswer[dict[str, int]]] = []
+    if not dry_run:
+        done: dict[str, int] = {}
+        with Progress(total) as progress:
+
+            def note_progress(name: str, count: int) -> None:
+                done[name] = count
+                progress.show(sum(done.values()))
+
+            removed = targets.ask(act, at_once=2, timeout=None)
     # Rows that are no tenant have no name, and come with both answers.
     answers = {one.name or one.error or "": one for one in (*counted, *removed)}
     rows = [

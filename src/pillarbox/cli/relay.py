@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +19,11 @@ from pillarbox.cli._options import configuration_options
 from pillarbox.cli._process import RelayProcess
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.cli._supervisor import supervise
+from pillarbox.cli.dashboard import show_login
 from pillarbox.config import Config, read_outbox_section, read_section
-from pillarbox.contracts.store import MonitorStore, Selection
+from pillarbox.contracts.store import Count, MonitorStore, Selection
 from pillarbox.errors import ConfigError, MissingExtra, StoreBusy, StoreUnavailable
-from pillarbox.message import State
+from pillarbox.message import SKIPPED_DESTINATION, State
 from pillarbox.operations.configuration import read_handed_off, read_near_failure, read_thresholds
 from pillarbox.operations.health import HealthApp, Probes, ProbeSettings, parse_address
 from pillarbox.operations.monitor import Monitor
@@ -43,6 +44,7 @@ from pillarbox.stores.factory import open_store
 from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 
 if TYPE_CHECKING:
+    from pillarbox.dashboard.login import UrlLogin
     from pillarbox.operations.prometheus import StoresTelemetry
 
 __all__ = ["relay"]
@@ -79,7 +81,7 @@ def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None
     build_monitor = _read_monitor(config)
     probe_settings = read_section(config, ProbeSettings, at=("probes",)).settings
     served = list_served_destinations(config)
-    address = _read_address(http, config, dashboard=dashboard)
+    address, login = _read_address(http, config, dashboard=dashboard)
     stores = read_stores(config)
     session: Session = click.get_current_context().obj
     process, count = session.process, _read_count(config, once=once)
@@ -113,7 +115,7 @@ def relay(config: Config, http: str | None, dashboard: bool, once: bool) -> None
     with (
         asyncio.Runner(loop_factory=_find_loop_factory()) as runner,
         stop_on_signals(stop, loop=runner.get_loop()),
-        _serve(address, build_app, config if dashboard else None)
+        _serve(address, build_app, config if dashboard else None, login)
         if process is None
         else process.serve(
             build_app,
@@ -150,6 +152,10 @@ class _Program:
     counts: bool
     """Something is counted for `/metrics`."""
 
+    @property
+    def _served_names(self) -> Collection[str]:
+        return {one.name for one in self.served}
+
     def build_relay(self, stores: Stores) -> _Service:
         """Build the relay of one store."""
         (address,) = stores.named.values()
@@ -174,7 +180,9 @@ class _Program:
             await store.close()
             _log_start(str(address), self.served, self.settings)
             await relay.run(once=once)
-            return 1 if once and await _count_waiting(store, outages) else 0
+            if not once or not self.settings.owns_lanes:
+                return 0
+            return 1 if await _count_waiting(store, outages, self._served_names) else 0
 
         def build_app() -> HealthApp:
             # A store of its own: a relay that hangs must not make its probes hang.
@@ -230,7 +238,9 @@ class _Program:
         waiting = 0
         for name, address in relays.addresses.items():
             if name in outages and not any(one.name == name for one in failed):
-                waiting += await _count_waiting(open_store(address.url, names=address.names), outages[name])
+                waiting += await _count_waiting(
+                    open_store(address.url, names=address.names), outages[name], self._served_names
+                )
         return StoreUnavailable.exit_code if failed or relays.refused else 1 if waiting else 0
 
 
@@ -251,23 +261,31 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _read_address(http: str | None, config: Config, *, dashboard: bool) -> tuple[str, int] | None:
-    """Read where to serve; `ConfigError` if the dashboard cannot be served as it was asked for."""
+def _read_address(
+    http: str | None, config: Config, *, dashboard: bool
+) -> tuple[tuple[str, int] | None, UrlLogin | None]:
+    """Read where to serve, and how to log in to a dashboard for which no login is configured.
+
+    `ConfigError` if the dashboard cannot be served as it was asked for.
+    """
     address = None if http is None else parse_address(http)
     if not dashboard:
-        return address
+        return address, None
     if address is None:
         raise ConfigError("--dashboard needs an address: give --http 127.0.0.1:9464 with it.")
     if read_process_section(config).settings.processes > 1:
         raise ConfigError("--dashboard runs beside one relay: with --processes, run `pillarbox dashboard` by itself.")
     from pillarbox.dashboard.serve import build_dashboard
 
-    build_dashboard(config, {}, host=address[0])  # a wrong login is found now, and not when the relay runs
-    return address
+    # A wrong login is found now, and not when the relay runs.
+    return address, build_dashboard(config, {}, host=address[0]).login
 
 
 def _serve(
-    address: tuple[str, int] | None, build_app: Callable[[], HealthApp], config: Config | None
+    address: tuple[str, int] | None,
+    build_app: Callable[[], HealthApp],
+    config: Config | None,
+    login: UrlLogin | None,
 ) -> AbstractContextManager[None]:
     """Serve probes and metrics while the block runs, and the dashboard if there is a configuration for it."""
     if address is None or config is None:
@@ -275,7 +293,15 @@ def _serve(
     from pillarbox.dashboard.serve import ProbesAndDashboard, build_dashboard
 
     host = address[0]
-    return serve_app(address, lambda: ProbesAndDashboard(build_app(), build_dashboard(config, {}, host=host)))
+
+    def build() -> ProbesAndDashboard:
+        return ProbesAndDashboard(build_app(), build_dashboard(config, {}, host=host, login=login))
+
+    def announce(address: str) -> None:
+        if login is not None:
+            show_login(login, address)
+
+    return serve_app(address, build, on_start=announce)
 
 
 class OutageTracker(Telemetry):
@@ -386,11 +412,29 @@ def _log_start(url: str, served: Sequence[ConfiguredDestination], settings: Rela
     program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, destinations, extra=fields)
 
 
-async def _count_waiting(store: MonitorStore, outages: OutageTracker) -> int:
-    """Count the messages that could not be delivered because of outages, and log an error if there are any."""
+def describe_open(counts: Sequence[Count], *, served: Collection[str], known: Collection[str]) -> list[str]:
+    """Describe what is open at the end of `--once` and why, a line for each destination that is not in `known`."""
+    lines = []
+    for name in sorted({one.destination for one in counts} - set(known) - {SKIPPED_DESTINATION}):
+        own = [one for one in counts if one.destination == name]
+        still_open = [one for one in own if one.state in (State.PENDING, State.SENDING)]
+        due, later = (sum(one.count for one in still_open if one.due is is_due) for is_due in (True, False))
+        failed = sum(one.count for one in own if one.state is State.FAILED)
+        parts = [f"{due} wait, because this relay does not serve it"] if due and name not in served else []
+        parts += [f"{due} wait behind another of their key, or are another relay's"] if due and name in served else []
+        parts += [f"{later} wait until a later time, for a retry or because they were deferred"] if later else []
+        parts += [f"{failed} have failed and need a decision"] if failed else []
+        if parts:
+            lines.append(f"{name}: {'; '.join(parts)}")
+    return lines
+
+
+async def _count_waiting(store: MonitorStore, outages: OutageTracker, served: Collection[str]) -> int:
+    """Count the messages that could not be delivered because of outages, and log an error if there are any.
+
+    What is open for another reason is logged too, with that reason.
+    """
     destinations, partly = outages.destinations, outages.partly
-    if not destinations and not partly:
-        return 0
     await store.open()
     try:
         counts = await store.counts()
@@ -407,6 +451,8 @@ async def _count_waiting(store: MonitorStore, outages: OutageTracker) -> int:
         for one in counts
         if one.due and one.state in (State.PENDING, State.SENDING) and one.destination in destinations
     )
+    for line in describe_open(counts, served=served, known=destinations | partly):
+        program_log.info("not delivered to %s", line)
     if waiting:
         names = ", ".join(sorted(destinations | partly))
         program_log.error("%d messages wait for what is down or paused: %s", waiting, names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -49,7 +50,8 @@ _lookups_option = click.option(
 def install(target: Target, lookups: bool | None, output: OutputFormat) -> None:
     """Create the tables. Fine when they are there already; older ones are left to `upgrade`."""
     tables = _open_schema(target, lookups=lookups)
-    plan, changed = asyncio.run(_change(tables, tables.install, lookups=lookups))
+    with _explain_interrupt("install"):
+        plan, changed = asyncio.run(_change(tables, tables.install, lookups=lookups))
     _show_change(target, plan, output, lookups=changed)
 
 
@@ -62,7 +64,8 @@ def install(target: Target, lookups: bool | None, output: OutputFormat) -> None:
 def upgrade(target: Target, to: int | None, lookups: bool | None, output: OutputFormat) -> None:
     """Bring the tables to this release's version, from nothing too."""
     tables = _open_schema(target, lookups=lookups)
-    plan, changed = asyncio.run(_change(tables, lambda: tables.upgrade(target=to), lookups=lookups))
+    with _explain_interrupt("upgrade"):
+        plan, changed = asyncio.run(_change(tables, lambda: tables.upgrade(target=to), lookups=lookups))
     _show_change(target, plan, output, lookups=changed)
 
 
@@ -77,7 +80,9 @@ def downgrade(target: Target, to: int, yes: bool, output: OutputFormat) -> None:
     tables = _open_schema(target)
     if not yes:
         _confirm_downgrade(target, current=asyncio.run(tables.version()), to=to)
-    _show_change(target, asyncio.run(tables.downgrade(target=to)), output)
+    with _explain_interrupt("downgrade"):
+        plan = asyncio.run(tables.downgrade(target=to))
+    _show_change(target, plan, output)
 
 
 @schema.command(epilog="\b\nExample:\n  pillarbox schema verify --store sqlite:///shop.db\n")
@@ -100,6 +105,19 @@ def _open_schema(target: Target, *, lookups: bool | None = None) -> Schema:
             f"A {target.url.scheme} store always has its indexes for lookups; leave out --lookups and --no-lookups."
         )
     return open_schema(target.url, names=target.names, report=say)
+
+
+@contextmanager
+def _explain_interrupt(command: str) -> Iterator[None]:
+    """Say that a change which is interrupted can be repeated: each step is done wholly, or begun and repeated."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say(
+            "Steps that were finished stay done. Run `pillarbox schema "
+            f"{command}` again: it goes on where this ended; `pillarbox schema verify` says what the tables are."
+        )
+        raise
 
 
 def _is_portable(target: Target) -> bool:

@@ -8,7 +8,8 @@ from typing import Final
 
 import click
 
-from pillarbox.cli._output import OutputFormat, format_table, output_option, show
+from pillarbox.cli._output import OutputFormat, output_option, show
+from pillarbox.cli._table import draw_table, wide_option
 
 __all__ = ["version"]
 
@@ -16,6 +17,7 @@ _OPTIONAL: Final = ("aiohttp", "aiosqlite", "asyncpg", "psycopg", "rich", "SQLAl
 
 
 @click.command(epilog="\b\nExample:\n  pillarbox version -o json\n")
+@wide_option
 @output_option
 def version(output: OutputFormat) -> None:
     """Say which Pillarbox, Python and drivers are installed."""
@@ -25,7 +27,7 @@ def version(output: OutputFormat) -> None:
         **{package: _find_version(package) for package in _OPTIONAL},
     }
     rows = [(name, number or "not installed") for name, number in versions.items()]
-    show(versions, text=format_table(("package", "version"), rows), output=output)
+    show(versions, text=draw_table(("package", "version"), rows), output=output)
 
 
 def _find_version(package: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,14 +22,15 @@ __all__ = [
     "check_result",
     "list_processes",
     "needs_proc",
+    "read_progress",
     "run_demo",
     "start_demo",
     "wait_for_output",
 ]
 
 FIELDS = [
-    "committed", "rolled_back", "effects", "lost", "ghosts", "out_of_order", "received", "duplicates", "absorbed",
-    "kills", "outages", "failed",
+    "committed", "rolled_back", "delivered", "effects", "lost", "ghosts", "out_of_order", "received", "duplicates",
+    "absorbed", "kills", "kills_while_delivering", "outages", "failed",
 ]  # fmt: skip
 ORDERS = 120
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc to see processes")
@@ -50,6 +52,14 @@ def check_result(ran: RunResult) -> None:
     assert result["effects"] == ORDERS - 1
     assert result["absorbed"] == result["duplicates"] == result["received"] - result["effects"]
     assert result["kills"] >= 3
+    assert result["delivered"] == read_progress(ran)[-1]["delivered"] >= ORDERS - 1
+
+
+def read_progress(ran: RunResult) -> list[dict[str, int]]:
+    """Return the numbers of each line of progress."""
+    lines = [line for line in ran.err.splitlines() if "committed" in line and "delivered" in line]
+    names = ("committed", "delivered", "received", "in flight", "failed", "relays killed")
+    return [{name: int(re.search(rf"\b{name} (\d+)", line)[1]) for name in names} for line in lines]  # type: ignore[index]
 
 
 @contextmanager

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.dashboard.browser import AXE, TIMEOUT, Shop, open_browser, open_page, serve_story
+from tests.support.dashboard.browser import (
+    AXE,
+    TIMEOUT,
+    Shop,
+    open_browser,
+    open_page,
+    serve_calm_story,
+    serve_empty_story,
+    serve_story,
+)
 from tests.support.dashboard.story import CORRELATION
 
 pytestmark = pytest.mark.timeout(600)
@@ -25,6 +34,7 @@ PAGES = {
     "phases": "messages?state=pending&phase=parked", "sequence": f"chains?id={CORRELATION}&view=sequence",
     "activity": "activity", "system": "system", "confirm": "redrive?state=failed&destination=billing",
 }  # fmt: skip
+STORES = {"overview-calm": serve_calm_story, "overview-empty": serve_empty_story}
 PICTURES = ("overview", "failures", "message", "destination", "chain", "sequence")
 LIMIT = 150 * 1024
 """Bytes of a picture."""
@@ -210,28 +220,114 @@ def test_five_questions_are_answered_within_three_clicks(browser: Browser, story
 def test_every_page_fits_and_is_accessible(
     scheme: str, width: int, browser: Browser, story: str, tmp_path: Path
 ) -> None:
-    folder = Path(os.environ.get("PILLARBOX_PICTURES", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    axe = AXE.read_text()
-    serious: list[Any] = []
     with open_page(browser, width=width, scheme=scheme) as page:
         failed = find_failed(page, story)
         for name, path in PAGES.items():
             page.goto(story + path.format(failed=failed))
-            settle(page)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-            page.evaluate(axe)
-            found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            serious += [
-                (name, one["id"], [node["html"][:200] for node in one["nodes"]][:3])
-                for one in found["violations"]
-                if one["impact"] in ("serious", "critical")
-            ]
+            check_looks(page, name)
             if name in (PICTURES if width > 400 else PICTURES[:1]):
-                picture = folder / f"{name}-{scheme}-{width}.png"
-                page.screenshot(path=picture, animations="disabled")
-                assert 1_000 < picture.stat().st_size <= LIMIT, (name, picture.stat().st_size)
+                take_picture(page, f"{name}-{scheme}-{width}", tmp_path)
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", STORES)
+def test_the_overview_fits_on_a_calm_day_and_before_the_first_message(
+    name: str, scheme: str, width: int, browser: Browser, tmp_path: Path
+) -> None:
+    with STORES[name]() as address, open_page(browser, width=width, scheme=scheme) as page:
+        page.goto(address)
+        check_looks(page, name)
+        take_picture(page, f"{name}-{scheme}-{width}", tmp_path)
+
+
+def check_looks(page: Page, name: str) -> None:
+    """Check that a page is not wider than its window, and that axe finds nothing serious."""
+    settle(page)
+    width = page.viewport_size["width"]  # type: ignore[index]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    page.evaluate(AXE.read_text())
+    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [
+        (name, one["id"], [node["html"][:200] for node in one["nodes"]][:3])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
     assert not serious, serious
+
+
+def take_picture(page: Page, name: str, folder: Path) -> None:
+    folder = Path(os.environ.get("PILLARBOX_PICTURES", folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = folder / f"{name}.png"
+    page.screenshot(path=picture, animations="disabled")
+    assert 1_000 < picture.stat().st_size <= LIMIT, (name, picture.stat().st_size)
+
+
+def test_a_bad_day_fits_on_the_first_screen(browser: Browser, story: str) -> None:
+    with open_page(browser) as page:
+        page.goto(story)
+        settle(page)
+        rows = page.locator(".lines tr")
+        assert [one.inner_text() for one in rows.locator(".chip").all()] == ["outage", "failed", "paused", "ok"]
+        for row in rows.all():
+            assert row.bounding_box()["height"] < 45  # type: ignore[index]
+        assert page.locator("#alerts-fold").bounding_box()["y"] < 450  # type: ignore[index]
+        expect(page.locator("#alerts")).not_to_be_visible()
+        page.locator("#alerts-fold summary").click()
+        expect(page.locator("#alerts")).to_contain_text("pillarbox messages redrive --destination billing")
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_rows_of_blocked_keys_are_no_taller_than_they_need(width: int, browser: Browser, story: str) -> None:
+    with open_page(browser, width=width) as page:
+        page.goto(f"{story}destinations/mail")
+        settle(page)
+        rows = page.locator("#blocked tbody tr")
+        assert rows.count() == 4
+        for row in rows.all():
+            assert row.bounding_box()["height"] < (45 if width > 400 else 130)  # type: ignore[index]
+
+
+def test_legends_show_the_latest_values(browser: Browser, story: str) -> None:
+    with open_page(browser) as page:
+        page.goto(story)
+        settle(page)
+        backlog = page.locator("[data-chart=backlog] .u-legend")
+        expect(backlog).to_contain_text(re.compile(r"crm[1-9]"))
+        latest = backlog.text_content() or ""
+        page.locator("[data-chart=backlog] .u-over").hover(position={"x": 20, "y": 60})
+        expect(backlog).to_contain_text(re.compile(r"crm0"))
+        page.mouse.move(1, 1)
+        expect(backlog).to_have_text(latest)
+
+
+_SHADED = """(kind) => {
+    const canvas = document.querySelector(`[data-chart=${kind}] canvas`);
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    let shaded = 0;
+    let all = 0;
+    for (let x = Math.floor(canvas.width * 0.15); x < canvas.width * 0.25; x += 1) {
+        for (let y = 0; y < canvas.height - 40; y += 1) {
+            shaded += data[4 * (y * canvas.width + x) + 3] === 0 ? 0 : 1;
+            all += 1;
+        }
+    }
+    return shaded / all;
+}"""
+"""The share of a chart that is drawn on, some minutes after its beginning."""
+
+
+def test_a_pause_shades_the_line_of_its_destination_and_not_the_whole_chart(browser: Browser, story: str) -> None:
+    with open_page(browser) as page:
+        page.goto(f"{story}?window=15m")
+        settle(page)
+        # Billing is paused all the time, and little waits for it yet.
+        assert 0.05 < page.evaluate(_SHADED, "backlog") < 0.5
+        page.goto(f"{story}destinations/billing?window=15m")
+        settle(page)
+        assert page.evaluate(_SHADED, "backlog") > 0.8
+        assert page.evaluate(_SHADED, "counts") > 0.8
 
 
 def test_a_chosen_theme_stays(browser: Browser, story: str) -> None:

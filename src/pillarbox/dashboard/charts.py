@@ -67,7 +67,8 @@ def list_times(now: datetime, window: ChartWindow) -> list[datetime]:
 def build_chart(rollups: Sequence[Rollup], *, now: datetime, window: ChartWindow) -> dict[str, object]:
     """Build every series of the overview: counts, latencies and backlogs, one value for each point of time.
 
-    A minute in which nothing was settled has no row: it counts as 0, and has no latency.
+    Relays write a row for every destination and minute, also when nothing is sent. A step without a row has no value,
+    because nobody was there to see what happened.
     """
     times = list_times(now, window)
     by_time: dict[datetime, list[Rollup]] = defaultdict(list)
@@ -80,9 +81,9 @@ def build_chart(rollups: Sequence[Rollup], *, now: datetime, window: ChartWindow
     return {
         "times": [int(at.timestamp()) for at in times],
         "step": int(window.step.total_seconds()),
-        "delivered": [0 if one is None else one.delivered for one in totals],
-        "failed": [0 if one is None else one.failed for one in totals],
-        "retried": [0 if one is None else one.retried for one in totals],
+        "delivered": [None if one is None else one.delivered for one in totals],
+        "failed": [None if one is None else one.failed for one in totals],
+        "retried": [None if one is None else one.retried for one in totals],
         "p50": [None if one is None else round(one.p50.total_seconds(), 4) for one in latencies],
         "p95": [None if one is None else round(one.p95.total_seconds(), 4) for one in latencies],
         "p99": [None if one is None else round(one.p99.total_seconds(), 4) for one in latencies],
@@ -95,7 +96,9 @@ def _build_backlogs(
 ) -> dict[str, list[int | None]]:
     names = sorted({one.destination for rollups in by_time.values() for one in rollups})
     backlogs: dict[str, list[int | None]] = {
-        name: [max((one.backlog for one in by_time.get(at, ()) if one.destination == name), default=0) for at in times]
+        name: [
+            max((one.backlog for one in by_time.get(at, ()) if one.destination == name), default=None) for at in times
+        ]
         for name in names
     }
     for values in backlogs.values():
@@ -103,11 +106,11 @@ def _build_backlogs(
     return backlogs
 
 
-def list_backlogs(rollups: Iterable[Rollup], *, now: datetime, window: ChartWindow) -> dict[str, list[int]]:
-    """Return the backlog of each destination over the window, for sparklines."""
+def list_backlogs(rollups: Iterable[Rollup], *, now: datetime, window: ChartWindow) -> dict[str, list[int | None]]:
+    """Return the backlog of each destination over the window, for sparklines; None for a minute without a row."""
     times = list_times(now, window)
     places = {at: place for place, at in enumerate(times)}
-    found: dict[str, list[int]] = defaultdict(lambda: [0] * len(times))
+    found: dict[str, list[int | None]] = defaultdict(lambda: [None] * len(times))
     for rollup in rollups:
         place = places.get(rollup.minute)
         if place is not None:
@@ -115,16 +118,21 @@ def list_backlogs(rollups: Iterable[Rollup], *, now: datetime, window: ChartWind
     return dict(found)
 
 
-def draw_sparkline(values: Sequence[float], *, width: int, height: int) -> str:
-    """Return the points of an SVG polyline, from nothing at the bottom to the largest value at the top."""
-    if not values:
-        return ""
-    largest = max(values) or 1
+def draw_sparkline(values: Sequence[float | None], *, width: int, height: int) -> list[str]:
+    """Return the points of SVG polylines, from nothing at the bottom to the largest value at the top.
+
+    A value that is missing ends a line; the next one begins another. A single value is a line to itself: a dot.
+    """
+    largest = max((value for value in values if value is not None), default=0) or 1
     across = width / max(len(values) - 1, 1)
     inner = height - 2
-    return " ".join(
-        f"{place * across:.1f},{height - 1 - inner * value / largest:.1f}" for place, value in enumerate(values)
-    )
+    lines: list[list[str]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            lines.append([])
+        else:
+            lines[-1].append(f"{place * across:.1f},{height - 1 - inner * value / largest:.1f}")
+    return [" ".join(points if len(points) > 1 else points * 2) for points in lines if points]
 
 
 # --- bands ---

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pillarbox.cloudevents import HTTP, to_binary
+from pillarbox.contracts.store import RelayInfo
 from pillarbox.durations import format_age, format_duration, format_latency
 from pillarbox.events import is_json
 from pillarbox.message import Message, State, Waits
@@ -17,6 +20,7 @@ from pillarbox.retry import RetryPolicy
 
 __all__ = [
     "FILTERS",
+    "MOST_SHOWN",
     "clean",
     "describe_destination",
     "describe_retry",
@@ -29,11 +33,13 @@ __all__ = [
     "hide_headers",
     "hide_texts",
     "list_wire_headers",
+    "name_relay",
+    "name_relays",
     "name_state",
 ]
 
-_MOST_SHOWN: Final = 256 * 1024
-"""Characters of a payload on a page. The download has all of it."""
+MOST_SHOWN: Final = 256 * 1024
+"""Bytes of a payload on a page. The download has the whole payload."""
 _PAYLOADS: Final = ("payload", "payload_base64", "raw_base64")
 _SECRET_WORDS: Final = (
     "authorization", "cookie", "credential", "passphrase", "passwd", "password", "secret", "signature", "token",
@@ -146,17 +152,34 @@ def list_wire_headers(message: Message) -> dict[str, str]:
 
 
 def format_payload(payload: bytes, content_type: str) -> str:
-    """Format a payload to read: JSON with line breaks and every number as it was written; other text as it is."""
-    text = payload.decode("utf-8", "backslashreplace")
-    if is_json(content_type):
+    """Format a payload to read: JSON with line breaks and every number as it was written; other text as it is.
+
+    The payload is cut first, because formatting a large one would hold up every other page. A part of a JSON document
+    is shown as it was sent, and so is a document that is nested too deep.
+    """
+    is_cut = len(payload) > MOST_SHOWN
+    # An incremental decoder leaves out the bytes of a character that was cut in two.
+    text = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode(payload[:MOST_SHOWN], final=not is_cut)
+    if is_json(content_type) and not is_cut:
         try:
             # Numbers stay texts: 12345678901234567890 and 1.10 must not change on the way to the page.
             document = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-            text = _encode(document)
+            text, is_cut = _indent(document)
         except (ValueError, RecursionError):
             pass
     text = escape_controls(text)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return f"{text}…" if is_cut else text
+
+
+def _indent(document: object) -> tuple[str, bool]:
+    """Write a document with line breaks; return also whether it was cut. Deep documents are mostly indentation."""
+    lines, size = [], 0
+    for line in _list_lines(document):
+        lines.append(line)
+        size += len(line)
+        if size > MOST_SHOWN:
+            return "".join(lines)[:MOST_SHOWN], True
+    return "".join(lines), False
 
 
 class _Number(str):
@@ -165,19 +188,43 @@ class _Number(str):
     __slots__ = ()
 
 
-def _encode(value: object, depth: int = 0) -> str:
+def _list_lines(value: object, depth: int = 0) -> Iterator[str]:
     inner, outer = "  " * (depth + 1), "  " * depth
     match value:
         case _Number():
-            return str(value)
+            yield str(value)
         case dict() if value:
-            lines = [
-                f"{inner}{json.dumps(key, ensure_ascii=False)}: {_encode(one, depth + 1)}" for key, one in value.items()
-            ]
-            return "{\n" + ",\n".join(lines) + f"\n{outer}}}"
+            for number, (key, one) in enumerate(value.items()):
+                yield f"{',' if number else '{'}\n{inner}{json.dumps(key, ensure_ascii=False)}: "
+                yield from _list_lines(one, depth + 1)
+            yield f"\n{outer}}}"
         case list() if value:
-            return "[\n" + ",\n".join(f"{inner}{_encode(one, depth + 1)}" for one in value) + f"\n{outer}]"
-    return json.dumps(value, ensure_ascii=False)
+            for number, one in enumerate(value):
+                yield f"{',' if number else '['}\n{inner}"
+                yield from _list_lines(one, depth + 1)
+            yield f"\n{outer}]"
+        case _:
+            yield json.dumps(value, ensure_ascii=False)
+
+
+# --- relays ---
+
+_RELAY_ID: Final = re.compile(r"(?:\brelay )?(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+def name_relay(relay: RelayInfo) -> str:
+    """Name a relay as people know it: `shop@web-1:4711`."""
+    return f"{relay.service}@{relay.host}:{relay.pid}"
+
+
+def name_relays(text: str, relays: Iterable[RelayInfo]) -> str:
+    """Write the names of relays instead of their ids. One that is gone has only the beginning of its id."""
+    names = {str(relay.relay_id): name_relay(relay) for relay in relays}
+
+    def name(found: re.Match[str]) -> str:
+        return names.get(found["id"]) or f"relay {found['id'][:8]}…"
+
+    return _RELAY_ID.sub(name, text)
 
 
 # --- destinations ---
@@ -198,7 +245,8 @@ def describe_destination(one: DestinationStatus) -> tuple[str, str]:
     if not one.reachable:
         return "outage", "no relay can reach it"
     if one.failed:
-        return "failed", f"{format_count(one.failed, more='failed' in one.more)} wait for a person"
+        what = "failed message needs" if one.failed == 1 else "failed messages need"
+        return "failed", f"{format_count(one.failed, more='failed' in one.more)} {what} attention"
     if one.reachable < one.relays:
         return "partial", f"{one.reachable} of {one.relays} relays reach it"
     return ("waiting", f"{format_count(one.due, more='due' in one.more)} due") if one.due > 0 else ("ok", "")

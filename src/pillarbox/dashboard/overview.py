@@ -1,19 +1,22 @@
-"""The overview: what waits, what failed, how fast it goes, who delivers, and what needs a person."""
+"""The overview: what waits, what failed, how fast it goes, who delivers, and what needs attention."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from pillarbox.contracts.finding import Severity
+from pillarbox.contracts.store import Order, Selection
 from pillarbox.dashboard.charts import BAND_ACTIONS, WINDOWS, ChartWindow, build_chart, list_bands
+from pillarbox.dashboard.conditions import list_first_steps, merge_alerts, summarize_alerts
 from pillarbox.dashboard.filters import FilterError
 from pillarbox.dashboard.view import Page, View
-from pillarbox.message import SKIPPED_DESTINATION
+from pillarbox.errors import PillarboxError
+from pillarbox.message import SKIPPED_DESTINATION, State
 from pillarbox.operations.documents import to_status_document
+from pillarbox.operations.monitor import Status
 
 __all__ = ["find_window", "show_charts", "show_overview"]
 
 _MOST_BANDS = 500
+_MOST_LINES = 100
+"""Lines on the overview; the page of destinations has all of them."""
 
 
 async def show_overview(view: View) -> Page:
@@ -23,9 +26,14 @@ async def show_overview(view: View) -> Page:
     window = find_window(view)
     served = [] if status is None else [one for one in status.destinations if one.name != SKIPPED_DESTINATION]
     oldest = min((one.oldest_due_at for one in served if one.oldest_due_at is not None), default=None)
+    steps = [] if status is None else list_first_steps(status, has_delivered=await _has_delivered(view, status))
     context = {
         "status": status,
-        "destinations": served,
+        "lines": sample.lines[:_MOST_LINES],
+        "lines_left": max(len(sample.lines) - _MOST_LINES, 0),
+        "groups": merge_alerts(sample.alerts),
+        "alerts_summary": summarize_alerts(sample.alerts),
+        "steps": steps,
         "oldest": oldest,
         "due": sum(one.due for one in served),
         "due_more": any("due" in one.more for one in served),
@@ -33,14 +41,22 @@ async def show_overview(view: View) -> Page:
         "delivered": sum(one.delivered for one in served),
         "failed": sum(one.failed for one in served),
         "failed_more": any("failed" in one.more for one in served),
-        "is_new": status is not None and not served and not status.relays,
         "window": window,
         "windows": WINDOWS,
-        "critical": Severity.CRITICAL,
-        "skew": timedelta(0),
     }
     document = {"error": sample.error} if status is None else to_status_document(status, sample.alerts)
     return Page("overview.html", "Overview", context, document, section="overview")
+
+
+async def _has_delivered(view: View, status: Status) -> bool:
+    """Return whether a message was ever delivered. The store is asked only while it has nothing else to show."""
+    if any(one.delivered or one.due or one.failed for one in status.destinations):
+        return True
+    try:
+        store = await view.open()
+        return bool(await store.find(Selection(states=[State.DELIVERED]), limit=1, payloads=False, order=Order.LATEST))
+    except PillarboxError:  # the page shows the last good numbers
+        return True
 
 
 def find_window(view: View) -> ChartWindow:
@@ -65,5 +81,10 @@ async def show_charts(view: View) -> Page:
     )
     pauses = [one for one in await store.pauses() if destination in (None, one.destination)]
     bands = list_bands(journal, since=now - window.length, pauses=pauses)
-    document = {**build_chart(rollups, now=now, window=window), "window": window.name, "bands": bands}
+    document = {
+        **build_chart(rollups, now=now, window=window),
+        "window": window.name,
+        "destination": destination,
+        "bands": bands,
+    }
     return Page("charts.html", "Charts", {"chart": document}, document, section="overview")

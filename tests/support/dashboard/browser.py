@@ -10,8 +10,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,11 +30,12 @@ from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite.store import SqliteStore
 from pillarbox.testing.samples import sample
 from pillarbox.writers.sqlite import SqliteWriter
-from tests.support.dashboard.story import tell_story
+from tests.support.dashboard.story import Story, tell_story
 from tests.support.packages import install
 from tests.support.servers import ServerMissing
 
-__all__ = ["AXE", "Shop", "find_chromium", "open_browser", "open_page", "serve_story"]
+__all__ = ["AXE", "Shop", "find_chromium", "open_browser", "open_page", "serve_calm_story", "serve_empty_story",
+           "serve_story"]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -105,15 +107,32 @@ def open_page(browser: Browser, *, width: int = 1280, scheme: Any = "light") -> 
     assert not problems, problems
 
 
-@contextmanager
-def serve_story() -> Iterator[str]:
-    """Serve the hour of `tell_story`, whose clock stands still; yields the address of its first store."""
+def serve_story() -> AbstractContextManager[str]:
+    """Serve the bad hour of `tell_story`, whose clock stands still; yields the address of its first store."""
+    return _serve(tell_story)
 
+
+def serve_calm_story() -> AbstractContextManager[str]:
+    """Serve an hour without trouble, whose clock stands still."""
+    return _serve(partial(tell_story, is_calm=True))
+
+
+def serve_empty_story() -> AbstractContextManager[str]:
+    """Serve stores that nobody has used yet."""
+
+    async def build() -> Story:
+        return Story()
+
+    return _serve(build)
+
+
+@contextmanager
+def _serve(tell: Callable[[], Coroutine[Any, Any, Story]]) -> Iterator[str]:
     def build() -> Dashboard:
         stores = {"orders": story.orders, "billing": story.billing}
         return Dashboard(stores, authorize=local_user("ann"), environment="production")
 
-    story = _run_apart(tell_story)
+    story = _run_apart(tell)
     server = BackgroundServer(build, host="127.0.0.1", port=0)
     server.start()
     try:

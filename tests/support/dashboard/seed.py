@@ -85,6 +85,12 @@ class Relaying:
     async def hold(self, destination: str, ids: Sequence[int], error: str) -> None:
         await self._wait(destination, ids, error, waits=Waits.HELD, delay=None)
 
+    async def skip(self, ids: Sequence[int]) -> None:
+        """Close messages that no route took."""
+        await self._claim("_skipped", ids)
+        failures = [FailedOutcome(message_id=one, state=State.SKIPPED, error="no route matched") for one in ids]
+        await self._settle("_skipped", Settlement(failures=failures, finished=[self._number]))
+
     async def park(self, destination: str, ids: Sequence[int]) -> None:
         await self._claim(destination, [], park=ids)
 

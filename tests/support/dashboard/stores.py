@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import pytest
 from pillarbox.contracts.store import Store
 from pillarbox.contracts.writer import InboxCommand, Insert
 from pillarbox.message import Message, Names
-from pillarbox.stores.factory import open_schema, open_store
+from pillarbox.stores.factory import open_store
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.writers.mysql import PymysqlWriter
 from pillarbox.writers.psycopg import PsycopgWriter
@@ -36,6 +36,8 @@ class OpenStore(NamedTuple):
     writer: RowWriter
     build: Callable[[], Store]
     """Builds another store over the same rows, not yet open."""
+    url: str = ""
+    """Empty for a store in memory."""
 
 
 class _SqlWriter:
@@ -72,29 +74,30 @@ def _commit_mariadb(url: str) -> Iterator[Any]:
 
 @asynccontextmanager
 async def open_kind(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[OpenStore]:
-    """Open an empty store of this kind; it is gone afterwards. The servers come from the fixtures of all tests."""
+    """Open an empty store of this kind. The servers and tables come from the fixtures of all tests."""
     if kind == "memory":
         memory = MemoryStore()
         yield OpenStore(memory, MemoryWriter(memory), lambda: memory)
         return
-    url, writer = _prepare(kind, request)
-    await open_schema(url).install()
-    store = open_store(url)
-    await store.open()
-    try:
-        yield OpenStore(store, writer, lambda: open_store(url))
-    finally:
-        await store.close()
+    with ExitStack() as lent:
+        url, writer = _prepare(kind, request, lent)
+        store = open_store(url)
+        await store.open()
+        try:
+            yield OpenStore(store, writer, lambda: open_store(url), url)
+        finally:
+            await store.close()
 
 
-def _prepare(kind: str, request: pytest.FixtureRequest) -> tuple[str, _SqlWriter]:
-    names = Names()
+def _prepare(kind: str, request: pytest.FixtureRequest, lent: ExitStack) -> tuple[str, _SqlWriter]:
     if kind == "sqlite":
         path: Path = request.getfixturevalue("tmp_sqlite")
-        return f"sqlite:///{path}", _SqlWriter(names, lambda: _commit_sqlite(path), SqliteWriter)
+        request.getfixturevalue("sqlite_tables").install(path)
+        return f"sqlite:///{path}", _SqlWriter(Names(), lambda: _commit_sqlite(path), SqliteWriter)
     if kind == "postgres":
-        server, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
-        url = f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{schema}"
-        return url, _SqlWriter(names, lambda: psycopg.connect(url), PsycopgWriter)
-    mariadb: str = request.getfixturevalue("mariadb_url")
-    return mariadb, _SqlWriter(names, lambda: _commit_mariadb(mariadb), PymysqlWriter)
+        server = request.getfixturevalue("postgres_url")
+        names = lent.enter_context(request.getfixturevalue("postgres_tables").lend())
+        url = f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{names.schema}"
+        return url, _SqlWriter(Names(), lambda: psycopg.connect(url), PsycopgWriter)
+    mariadb: str = lent.enter_context(request.getfixturevalue("mariadb_tables").lend())
+    return mariadb, _SqlWriter(Names(), lambda: _commit_mariadb(mariadb), PymysqlWriter)

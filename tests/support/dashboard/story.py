@@ -26,6 +26,8 @@ CORRELATION = "req-7f3a41"
 _MINUTES = 58
 _OUTAGE = range(22, 34)
 _PAUSE = range(44, _MINUTES)
+_LASTING = range(51, _MINUTES)
+"""Minutes in which the destination crm is down, which is not over at the end."""
 
 
 class MemoryWriter:
@@ -60,14 +62,16 @@ def _to_id(number: int) -> UUID:
 class _Shop:
     """The shop: writes orders, and a relay delivers them to three destinations."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, *, is_calm: bool) -> None:
         self._story = story
+        self._outage, self._pause, self._lasting = (range(0),) * 3 if is_calm else (_OUTAGE, _PAUSE, _LASTING)
+        self._is_calm = is_calm
         self._store = story.orders
         self._writer = MemoryWriter(story.orders)
         self._dice = random.Random(7)
         self._relays = [
             Relaying(self._store, "billing", "mail", service="shop"),
-            Relaying(self._store, "search", service="index"),
+            Relaying(self._store, "search", "crm", service="index"),
         ]
         self._backlog: list[int] = []
         self._number = 0
@@ -99,34 +103,40 @@ class _Shop:
         shop, index = self._relays
         written = {
             name: await self.write(name, count + self._dice.randrange(count // 2 + 1))
-            for name, count in (("billing", 30), ("mail", 22), ("search", 40))
+            for name, count in (("billing", 30), ("mail", 22), ("search", 40), ("crm", 4))
         }
-        if minute == _OUTAGE.start:
+        if self._lasting and minute == self._lasting.start:
+            index.info = msgspec.structs.replace(index.info, reachable=["search"])
+            error = "https://crm.example/… cannot be reached: name or service not known"
+            await self._store.note(Action.OUTAGE.value, by=str(index.info.relay_id), detail=error, destination="crm")
+        if self._outage and minute == self._outage.start:
             shop.info = msgspec.structs.replace(shop.info, reachable=["mail"])
             error = "https://billing.example/… cannot be reached: connection refused"
             await self._store.note(Action.OUTAGE.value, by=str(shop.info.relay_id), detail=error, destination="billing")
-        if minute == _OUTAGE.stop:
+        if self._outage and minute == self._outage.stop:
             shop.info = msgspec.structs.replace(shop.info, reachable=["mail", "billing"])
             await self._store.note(Action.RECOVERED.value, by=str(shop.info.relay_id), detail="", destination="billing")
-        if minute == _PAUSE.start:
+        if self._pause and minute == self._pause.start:
             await self._store.pause("billing", by="ann", reason="they open the missing accounts")
         clock.advance(timedelta(milliseconds=40 + self._dice.randrange(200)))
         await shop.deliver("mail", written["mail"])
         await index.deliver("search", written["search"])
+        if minute not in self._lasting:
+            await index.deliver("crm", written["crm"])
         self._backlog += written["billing"]
-        if minute not in _OUTAGE and minute not in _PAUSE:
+        if minute not in self._outage and minute not in self._pause:
             await self._deliver_billing(shop, minute)
         for relay in self._relays:
             await self._store.record_backlog(
-                relay.info.relay_id, destinations=["billing", "mail", "search"], limit=10_000
+                relay.info.relay_id, destinations=["billing", "mail", "search", "crm"], limit=10_000
             )
         await self._renew(seconds=60)
         assert story.clock.now() > START
 
     async def _deliver_billing(self, shop: Relaying, minute: int) -> None:
         batch, self._backlog = self._backlog[:160], self._backlog[160:]
-        failed = batch[:3] if minute % 6 == 4 else []
-        refused = batch[3:5] if minute % 9 == 7 else []
+        failed = batch[:3] if minute % 6 == 4 and not self._is_calm else []
+        refused = batch[3:5] if minute % 9 == 7 and not self._is_calm else []
         await shop.deliver("billing", [one for one in batch if one not in failed and one not in refused])
         if failed:
             await shop.fail(
@@ -152,22 +162,24 @@ class _Shop:
         await note_bulk(self._store, Action.REDRIVEN, selection, result.count, by="ann", reason=reason)
 
     async def block(self) -> None:
-        """Leave a key that is blocked, and two messages behind its head."""
+        """Leave four keys that are blocked, each with messages behind its head."""
+        errors = [
+            ("customer-42", "smtp://mail.example answered 550: mailbox unavailable"),
+            ("customer-4711-of-the-branch-in-the-north", "smtp://mail.example answered 552: message exceeds the size"),
+            ("customer-7", "smtp://mail.example answered 553: the name of the mailbox is not allowed, see RFC 5321"),
+            ("customer-9", "smtp://mail.example answered 554: transaction failed"),
+        ]
+        for key, error in errors:
+            await self._block_key(key, error)
+
+    async def _block_key(self, key: str, error: str) -> None:
         shop = self._relays[0]
-        messages = [
-            msgspec.structs.replace(
-                self._build("mail"), key="customer-42", partition=sample(key="customer-42").partition
-            )
-            for _ in range(3)
-        ]
+        partition = sample(key=key).partition
+        messages = [msgspec.structs.replace(self._build("mail"), key=key, partition=partition) for _ in range(3)]
         await self._writer.insert(messages)
-        ids = [
-            one.id
-            for one in await self._store.find(
-                Selection(key="customer-42", destination="mail", states=[State.PENDING]), limit=10
-            )
-        ]
-        await shop.hold("mail", ids[:1], "smtp://mail.example answered 550: mailbox unavailable")
+        waiting = Selection(key=key, destination="mail", states=[State.PENDING])
+        ids = [one.id for one in await self._store.find(waiting, limit=10)]
+        await shop.hold("mail", ids[:1], error)
         await shop.park("mail", ids[1:])
 
     async def chain(self) -> None:
@@ -210,13 +222,15 @@ class _Shop:
         )  # fmt: skip
 
 
-async def tell_story() -> Story:
-    """Build both stores as they are at the end of the hour."""
+async def tell_story(*, is_calm: bool = False) -> Story:
+    """Build both stores as they are at the end of the hour: of a bad one, or of a calm one."""
     story = Story()
-    shop = _Shop(story)
+    shop = _Shop(story, is_calm=is_calm)
     await shop.start()
     for minute in range(_MINUTES):
         await shop.live(minute)
+    if is_calm:
+        return story
     await shop.redrive()
     await shop.block()
     await shop.chain()

@@ -28,6 +28,8 @@ function isBusy() {
 }
 
 function refresh() {
+  // An empty store has another page than one with messages.
+  if (document.querySelector("[data-reload]")) { location.reload(); return; }
   const ids = [...document.querySelectorAll("[data-live][id]")].map((region) => region.id);
   const refresher = document.getElementById("refresher");
   if (!ids.length || !refresher || !window.htmx) return;
@@ -40,6 +42,13 @@ function receive(pulse) {
   latest = pulse;
   const badge = document.getElementById("failed-badge");
   if (badge) { badge.textContent = pulse.failed_text; badge.hidden = !pulse.failed; }
+  const skipped = document.getElementById("skipped-badge");
+  if (skipped) { skipped.textContent = pulse.skipped_text; skipped.hidden = !pulse.skipped_text; }
+  for (const mark of document.querySelectorAll("[data-attention]")) {
+    mark.textContent = pulse.attention;
+    mark.hidden = !pulse.attention;
+    mark.className = `badge badge-${pulse.severity ?? "none"}`;
+  }
   isStale = Boolean(pulse.error);
   if (isStale) show("stale", pulse.at ? `stale since ${pulse.at.slice(11, 19)}` : "store down");
   if (pulse.version === shown || isPaused || document.hidden) return;

@@ -7,7 +7,6 @@ such functions; `first_of` tries several.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import ipaddress
 import secrets
@@ -16,6 +15,7 @@ from enum import IntEnum
 from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +24,7 @@ from pillarbox.hosts import is_local_host
 from pillarbox.message import MAX_NAME
 
 __all__ = [
+    "STORE",
     "Authorize",
     "FormTokens",
     "Role",
@@ -32,8 +33,13 @@ __all__ = [
     "basic_auth",
     "bearer_token",
     "check_bind",
+    "describe_login",
     "find_user",
     "first_of",
+    "for_other_store",
+    "for_store",
+    "is_from_here",
+    "is_own_request",
     "is_same_site",
     "local_user",
     "parse_role",
@@ -69,6 +75,12 @@ class User(msgspec.Struct, frozen=True):
 
 
 Authorize: TypeAlias = Callable[[Scope], "User | Awaitable[User | None] | None"]
+"""Says who sends a request: gets its ASGI scope, with the name of the store as `scope["pillarbox.store"]`.
+
+It is asked for every store that a page would show something of. A function whose answer is the same for all stores may
+have the attribute `is_same_for_all_stores`, and is asked once.
+"""
+STORE: Final = "pillarbox.store"
 
 
 def parse_role(text: str) -> Role:
@@ -87,6 +99,30 @@ async def find_user(authorize: Authorize, scope: Scope) -> User | None:
     if user is None or not user.name or not user.name.isprintable() or len(user.name.encode()) > MAX_NAME:
         return None
     return user
+
+
+def for_store(scope: Scope, store: str) -> Scope:
+    """Return the scope with which `authorize` is asked about the store that the request names."""
+    return {**scope, STORE: store}
+
+
+def for_other_store(scope: Scope, store: str) -> Scope:
+    """Return a scope with which `authorize` is asked about another store: that of a request for its first page."""
+    path = f"{str(scope.get('root_path', '')).rstrip('/')}/{store}/"
+    return {**scope, STORE: store, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "path_params": {"store": store}}  # fmt: skip
+
+
+def describe_login(authorize: Authorize, scope: Scope) -> str | None:
+    """Say by what somebody tried to log in; None if the request tries nothing. Never shows what was given.
+
+    A name is shown only if there is a user of that name: people type passwords into the wrong field.
+    """
+    kind, _, given = (read_header(scope, "authorization") or "").partition(" ")
+    if kind.lower() == "basic":
+        name = _decode_basic(given)[0]
+        return f"the user {name}" if name in getattr(authorize, "names", ()) else "an unknown user"
+    return "a token" if kind else None
 
 
 def read_header(scope: Scope, name: str) -> str | None:
@@ -108,7 +144,7 @@ def bearer_token(token: str, *, name: str = "token", role: Role = Role.OPERATOR)
         is_known = kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
         return User(name, role) if is_known else None
 
-    return authorize
+    return _mark_same(authorize)
 
 
 def basic_auth(users: Mapping[str, tuple[str, Role]]) -> Authorize:
@@ -120,15 +156,27 @@ def basic_auth(users: Mapping[str, tuple[str, Role]]) -> Authorize:
         kind, _, given = (read_header(scope, "authorization") or "").partition(" ")
         if kind.lower() != "basic":
             return None
-        try:
-            name, _, password = base64.b64decode(given.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return None
+        name, password = _decode_basic(given)
         # Compared also for a name that nobody has, so that the time does not tell which names there are.
         known, role = users.get(name, (secrets.token_hex(), Role.VIEWER))
         return User(name, role) if hmac.compare_digest(password.encode(), known.encode()) else None
 
     authorize.challenge = 'Basic realm="Pillarbox", charset="UTF-8"'  # type: ignore[attr-defined]
+    authorize.names = frozenset(users)  # type: ignore[attr-defined]
+    return _mark_same(authorize)
+
+
+def _decode_basic(given: str) -> tuple[str, str]:
+    """Return the name and the password; two empty texts for what is not Base64 of UTF-8."""
+    try:
+        name, _, password = base64.b64decode(given.strip(), validate=True).decode().partition(":")
+    except ValueError:  # also what is not ASCII
+        return "", ""
+    return name, password
+
+
+def _mark_same(authorize: Authorize) -> Authorize:
+    authorize.is_same_for_all_stores = True  # type: ignore[attr-defined]
     return authorize
 
 
@@ -154,22 +202,30 @@ def proxy_header(
             return None
         return User(name, own_roles.get(name, role))
 
-    return authorize
+    return _mark_same(authorize)
 
 
 def local_user(name: str, *, role: Role = Role.OWNER) -> Authorize:
-    """Accept whoever asks from this machine by a name of this machine.
+    """Accept every request from this machine by a name of this machine: every user of it is `name`.
 
-    Without the second, a page of another site whose name points here could read the dashboard through the browser.
+    For a machine with one user. Elsewhere use `UrlLogin`, as `pillarbox dashboard` does.
     """
 
     def authorize(scope: Scope) -> User | None:
-        client, host = scope.get("client"), _strip_port(read_header(scope, "host") or "")
-        if client is not None and not is_local_host(client[0]):
-            return None
-        return User(name, role) if host and is_local_host(host) else None
+        return User(name, role) if is_from_here(scope) else None
 
-    return authorize
+    return _mark_same(authorize)
+
+
+def is_from_here(scope: Scope) -> bool:
+    """Return whether a request comes from this machine, by a name of this machine.
+
+    Without the second, a page of another site whose name points here could read the dashboard through the browser.
+    """
+    client, host = scope.get("client"), _strip_port(read_header(scope, "host") or "")
+    if client is not None and not is_local_host(client[0]):
+        return False
+    return bool(host) and is_local_host(host)
 
 
 def _strip_port(host: str) -> str:
@@ -190,7 +246,9 @@ def first_of(*functions: Authorize) -> Authorize:
         if (challenge := getattr(one, "challenge", None)) is not None:
             authorize.challenge = challenge  # type: ignore[attr-defined]
             break
-    return authorize
+    authorize.names = frozenset[str]().union(*(getattr(one, "names", ()) for one in functions))  # type: ignore[attr-defined]
+    is_same = all(getattr(one, "is_same_for_all_stores", False) for one in functions)
+    return _mark_same(authorize) if is_same else authorize
 
 
 def check_bind(host: str, *, is_protected: bool) -> None:
@@ -242,3 +300,19 @@ def is_same_site(scope: Scope) -> bool:
     """Return False for a request that the browser says another site started."""
     site = read_header(scope, "sec-fetch-site")
     return site in (None, "same-origin", "none") and read_header(scope, "origin") != "null"
+
+
+def is_own_request(scope: Scope) -> bool:
+    """Return False for a GET that may come from a page of another site, which could show it as a picture.
+
+    Browsers send `Sec-Fetch-Site` to servers with TLS and to this machine. Elsewhere the page that a link is on counts,
+    and a browser that does not name it. A program sends none of these headers.
+    """
+    if not is_same_site(scope):
+        return False
+    if any(read_header(scope, name) is not None for name in ("sec-fetch-site", "hx-request", "x-csrf-token")):
+        return True
+    page = read_header(scope, "referer")
+    if page is not None:
+        return urlsplit(page).netloc.lower() == (read_header(scope, "host") or "").lower()
+    return read_header(scope, "accept-language") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -18,6 +18,7 @@ from pillarbox.errors import MissingExtra
 
 try:
     import jinja2
+    from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
     from starlette.routing import Mount, Router
@@ -38,15 +39,36 @@ from pillarbox.dashboard import (
     overview,
     system,
 )
-from pillarbox.dashboard.access import Authorize, FormTokens, Role, Scope, User, find_user, is_same_site
+from pillarbox.dashboard.access import (
+    Authorize,
+    FormTokens,
+    Role,
+    Scope,
+    User,
+    describe_login,
+    find_user,
+    for_other_store,
+    for_store,
+    is_same_site,
+)
 from pillarbox.dashboard.charts import draw_sparkline
+from pillarbox.dashboard.conditions import list_remedies
 from pillarbox.dashboard.examinations import Examinations
-from pillarbox.dashboard.formatting import FILTERS, clean, describe_destination, describe_wait, hide_texts, name_state
+from pillarbox.dashboard.formatting import (
+    FILTERS,
+    clean,
+    describe_destination,
+    describe_wait,
+    hide_texts,
+    name_relays,
+    name_state,
+)
 from pillarbox.dashboard.jobs import Jobs
+from pillarbox.dashboard.login import TOKEN, UrlLogin
 from pillarbox.dashboard.shared_reads import SharedReads
 from pillarbox.dashboard.sources import Sample, Sampler, StoreSource
-from pillarbox.dashboard.view import Answer, Page, Redirect, View
-from pillarbox.durations import format_age
+from pillarbox.dashboard.view import Answer, Page, Redirect, View, wants_json
+from pillarbox.durations import check_duration, format_age
 from pillarbox.errors import (
     ConfigError,
     IllegalTransition,
@@ -58,7 +80,9 @@ from pillarbox.errors import (
 )
 from pillarbox.message import Message
 from pillarbox.operations.documents import encode_json
+from pillarbox.operations.log_limit import LogLimit
 from pillarbox.redaction import redact_line, redact_url
+from pillarbox.relay.addresses import check_store_name
 from pillarbox.stores.factory import open_store
 from pillarbox.stores.urls import parse_store_url
 
@@ -67,8 +91,11 @@ __all__ = ["ROUTES", "Dashboard", "Endpoint"]
 log = logging.getLogger("pillarbox.dashboard")
 
 _HERE: Final = Path(__file__).parent
-_STORE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
 _KEEP_ALIVE: Final = 15.0
+_STREAM_LIFE: Final = 600.0
+"""Seconds after which a stream ends. The browser opens another one, and is asked again who it is."""
+_MOST_STREAMS: Final = 40
+"""Streams at once: each holds a connection. Other pages ask every few seconds."""
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -93,6 +120,8 @@ class Endpoint(NamedTuple):
     handler: Handler
     changes: bool = False
     """It belongs to an action: with `read_only` it does not exist."""
+    has_effect: bool = False
+    """Another site must not cause this GET: it may be journalled under the user's name."""
 
 
 ROUTES: Final[Sequence[Endpoint]] = (
@@ -100,7 +129,7 @@ ROUTES: Final[Sequence[Endpoint]] = (
     Endpoint("GET", "/{store}/charts", Role.VIEWER, overview.show_charts),
     Endpoint("GET", "/{store}/messages", Role.VIEWER, messages.show_messages),
     Endpoint("GET", "/{store}/messages/{name}", Role.VIEWER, messages.show_message),
-    Endpoint("GET", "/{store}/messages/{name}/payload", Role.READER, messages.show_payload),
+    Endpoint("GET", "/{store}/messages/{name}/payload", Role.READER, messages.show_payload, has_effect=True),
     Endpoint("GET", "/{store}/search", Role.VIEWER, messages.search),
     Endpoint("GET", "/{store}/failures", Role.VIEWER, failures.show_failures),
     Endpoint("GET", "/{store}/failures/group", Role.VIEWER, failures.show_group),
@@ -114,7 +143,7 @@ ROUTES: Final[Sequence[Endpoint]] = (
     Endpoint("GET", "/{store}/chains", Role.VIEWER, activity.show_chain),
     Endpoint("GET", "/{store}/inbox", Role.VIEWER, inbox.show_inbox),
     Endpoint("GET", "/{store}/inbox/message", Role.VIEWER, inbox.show_failure),
-    Endpoint("GET", "/{store}/inbox/payload", Role.READER, inbox.show_payload),
+    Endpoint("GET", "/{store}/inbox/payload", Role.READER, inbox.show_payload, has_effect=True),
     Endpoint("GET", "/{store}/inbox/redrive", Role.OPERATOR, inbox.ask_redrive, changes=True),
     Endpoint("POST", "/{store}/inbox/redrive", Role.OPERATOR, inbox.redrive, changes=True),
     Endpoint("GET", "/{store}/inbox/discard", Role.OWNER, inbox.ask_discard, changes=True),
@@ -153,7 +182,7 @@ class Dashboard:
     """ASGI app that shows stores to people. Mount it anywhere; it follows `root_path`.
 
     `stores` maps names to store URLs, or to stores that are not open yet: the dashboard opens and closes them.
-    `authorize` says who asks: see `pillarbox.dashboard.access`.
+    `authorize` says who asks, of each store by itself: see `pillarbox.dashboard.access`.
     With `read_only` the routes of actions do not exist. `journal_payloads` writes a line into the journal whenever
     somebody looks at a payload. `trace_url` is the address of a trace, with `{trace_id}` in it. `format_payload`
     replaces the text that a payload is shown as, for instance to decrypt it. Processes that answer for each other
@@ -176,9 +205,12 @@ class Dashboard:
     ) -> None:
         if not stores:
             raise ConfigError("A dashboard needs at least one store: give NAME=URL.")
+        check_duration(interval, "interval")
         self.sources = {name: _build_source(name, store, config) for name, store in stores.items()}
         self.sampler = Sampler(self.sources, interval=interval)
         self._shared: dict[str, SharedReads] = {}
+        self._streams = 0
+        self._lines = LogLimit(log)
         self.jobs = Jobs()
         self.examinations = Examinations()
         self.read_only = read_only
@@ -196,9 +228,26 @@ class Dashboard:
         if scope["type"] == "lifespan":
             await self._handle_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._router(scope, receive, send)
+            await self._route(scope, receive, send)
         else:
             await send({"type": f"{scope['type']}.close"})
+
+    async def _route(self, scope: Scope, receive: Any, send: Any) -> None:
+        response = None if self.login is None else self.login.exchange(scope)
+        if response is not None:
+            response.headers.update(_HEADERS)
+            await response(scope, receive, send)
+            return
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:  # a missing file, a wrong method: no answer has begun
+            refusal = self._refuse(Request(scope), error.status_code, str(error.detail))
+            await refusal(scope, receive, send)
+
+    @property
+    def login(self) -> UrlLogin | None:
+        """The login by an address with a token, where no other is configured."""
+        return self._authorize if isinstance(self._authorize, UrlLogin) else None
 
     async def close(self) -> None:
         """Stop jobs and close the stores. An app that is mounted in another is not told of its end: call this."""
@@ -227,7 +276,7 @@ class Dashboard:
 
     def _build_router(self) -> Router:
         routes: list[StarletteRoute | Mount] = [
-            Mount("/-/static", StaticFiles(directory=_HERE / "static"), name="static"),
+            Mount("/-/static", _StaticFiles(directory=_HERE / "static"), name="static"),
             StarletteRoute("/", self._redirect_home, methods=["GET"]),
             StarletteRoute("/{store}/live", self._stream, methods=["GET"]),
             StarletteRoute("/{store}/pulse", self._pulse, methods=["GET"]),
@@ -240,17 +289,17 @@ class Dashboard:
         return Router(routes, redirect_slashes=False, default=self._answer_unknown)
 
     async def _answer(self, route: Endpoint, request: Request) -> Response:
-        user = await self._find_user(request)
-        if isinstance(user, Response):
-            return user
-        source = self.sources.get(request.path_params["store"])
-        if source is None:
-            return self._refuse(request, 404, f"There is no store {request.path_params['store']} here.")
+        found = await self._find(request)
+        if isinstance(found, Response):
+            return found
+        source, user = found
         view = View(self, request, source, user)
         if user.role < route.role:
             return await self._show_error(
                 view, 403, f"This needs the role {route.role.label}; {user.name} is {user.role.label}."
             )
+        if (route.has_effect or view.query.get("doctor") == "1") and not view.is_own:
+            return await self._show_error(view, 403, "Another site started this request. Open the page from this one.")
         if route.method == "POST" and (refusal := await self._check_form(view)) is not None:
             return await self._show_error(view, 403, refusal)
         try:
@@ -258,13 +307,40 @@ class Dashboard:
         except Exception as error:
             return await self._show_failure(view, error)
 
-    async def _find_user(self, request: Request) -> User | Response:
-        user = await find_user(self._authorize, request.scope)
-        if user is not None:
-            return user
+    async def _find(self, request: Request) -> tuple[StoreSource, User] | Response:
+        """Return the store that a request names, and who asks.
+
+        Whoever may see no store is asked to log in. A store that a user may not see is answered as one that is not
+        there.
+        """
+        name = request.path_params["store"]
+        user, source = await find_user(self._authorize, for_store(request.scope, name)), self.sources.get(name)
+        if user is not None and source is not None:
+            return source, user
+        if user is not None or await self.list_visible(request.scope):
+            return self._refuse(request, 404, f"There is no store {name} here.")
+        return self._ask_for_login(request)
+
+    async def list_visible(self, scope: Scope) -> list[StoreSource]:
+        """List the stores of which the sender of a request may see something."""
+        everything = list(self.sources.values())
+        if getattr(self._authorize, "is_same_for_all_stores", False):
+            known = await find_user(self._authorize, for_other_store(scope, everything[0].name))
+            return [] if known is None else everything
+        users = [await find_user(self._authorize, for_other_store(scope, one.name)) for one in everything]
+        return [one for one, user in zip(everything, users, strict=True) if user is not None]
+
+    def _ask_for_login(self, request: Request) -> Response:
+        tried = describe_login(self._authorize, request.scope)
+        if tried is None and self.login is not None and TOKEN in request.query_params:
+            tried = "a token in the address"
+        if tried is not None:
+            client = request.client.host if request.client else "an unknown address"
+            self._lines.write(logging.WARNING, "a login of %s from %s failed", tried, client)
         challenge = getattr(self._authorize, "challenge", None)
         headers = {"www-authenticate": challenge} if challenge else {}
-        return self._refuse(request, 401, "Who are you? This dashboard needs a login.", headers=headers)
+        sentence = f"Who are you? This dashboard needs a login. {getattr(self._authorize, 'hint', '')}".rstrip()
+        return self._refuse(request, 401, sentence, headers=headers)
 
     async def _check_form(self, view: View) -> str | None:
         """Return why a request that changes something is refused; None if it comes from a page of this dashboard."""
@@ -281,35 +357,49 @@ class Dashboard:
 
     async def _redirect_home(self, request: Request) -> Response:
         root = str(request.scope.get("root_path", "")).rstrip("/")
-        return RedirectResponse(f"{root}/{next(iter(self.sources))}/", headers=_HEADERS)
+        visible = await self.list_visible(request.scope)
+        if not visible:
+            return self._ask_for_login(request)
+        return RedirectResponse(f"{root}/{visible[0].name}/", headers=_HEADERS)
 
     async def _redirect_store(self, request: Request) -> Response:
         root = str(request.scope.get("root_path", "")).rstrip("/")
         name = request.path_params["store"]
-        if name not in self.sources:
-            return self._refuse(request, 404, f"There is no page {name} here.")
-        return RedirectResponse(f"{root}/{name}/", headers=_HEADERS)
+        visible = [one.name for one in await self.list_visible(request.scope)]
+        if name in visible:
+            return RedirectResponse(f"{root}/{name}/", headers=_HEADERS)
+        return self._refuse(request, 404, "There is no such page.") if visible else self._ask_for_login(request)
 
     async def _answer_unknown(self, scope: Scope, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        user = await self._find_user(request)
-        response = user if isinstance(user, Response) else self._refuse(request, 404, "There is no such page.")
+        is_known = bool(await self.list_visible(scope))
+        response = self._refuse(request, 404, "There is no such page.") if is_known else self._ask_for_login(request)
         await response(scope, receive, send)
 
     # --- live ---
 
     async def _stream(self, request: Request) -> Response:
-        source = await self._find_source(request)
-        if isinstance(source, Response):
-            return source
+        found = await self._find(request)
+        if isinstance(found, Response):
+            return found
+        if self._streams >= _MOST_STREAMS:
+            return self._refuse(request, 503, "Too many pages are kept current here: ask every few seconds.")
         headers = {**_HEADERS, "x-accel-buffering": "no"}
-        return StreamingResponse(self._list_events(source.name), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._list_events(found[0].name), media_type="text/event-stream", headers=headers)
 
     async def _list_events(self, name: str) -> Any:
-        version = None
+        self._streams += 1
+        try:
+            async for text in self._watch(name):
+                yield text
+        finally:
+            self._streams -= 1
+
+    async def _watch(self, name: str) -> Any:
+        version, ends_at = None, time.monotonic() + _STREAM_LIFE
         yield f"event: sample\ndata: {encode_json(_to_pulse(await self.sampler.get(name)))}\n\n"
         async with self.sampler.watch(name) as looked:
-            while True:
+            while time.monotonic() < ends_at:
                 try:
                     await asyncio.wait_for(looked.wait(), _KEEP_ALIVE)
                 except TimeoutError:
@@ -322,17 +412,10 @@ class Dashboard:
                     yield f"event: sample\ndata: {encode_json(pulse)}\n\n"
 
     async def _pulse(self, request: Request) -> Response:
-        source = await self._find_source(request)
-        if isinstance(source, Response):
-            return source
-        return _to_json(_to_pulse(await self.sampler.get(source.name)))
-
-    async def _find_source(self, request: Request) -> StoreSource | Response:
-        user = await self._find_user(request)
-        if isinstance(user, Response):
-            return user
-        source = self.sources.get(request.path_params["store"])
-        return self._refuse(request, 404, "There is no such store here.") if source is None else source
+        found = await self._find(request)
+        if isinstance(found, Response):
+            return found
+        return _to_json(_to_pulse(await self.sampler.get(found[0].name)))
 
     # --- answers ---
 
@@ -341,24 +424,25 @@ class Dashboard:
             answer.headers.update({name: value for name, value in _HEADERS.items() if name not in answer.headers})
             return answer
         if isinstance(answer, Redirect):
-            if _wants_json(view.request):
+            if view.wants_json:
                 return _to_json({**answer.document, "location": answer.path})
             return RedirectResponse(answer.path, status_code=303, headers=_HEADERS)
-        if _wants_json(view.request):
+        if view.wants_json:
             return _to_json(answer.document, status=answer.status)
         sample = await view.sample()
-        context = {**self._build_frame(view, sample, answer), **answer.context}
+        visible = await self.list_visible(view.request.scope)
+        context = {**self._build_frame(view, sample, answer, visible), **answer.context}
         text = await self._templates.get_template(answer.template).render_async(context)
         return HTMLResponse(text, status_code=answer.status, headers=_HEADERS)
 
-    def _build_frame(self, view: View, sample: Sample, page: Page) -> dict[str, Any]:
+    def _build_frame(self, view: View, sample: Sample, page: Page, visible: Sequence[StoreSource]) -> dict[str, Any]:
         now = sample.at
         return {
             "view": view,
             "title": page.title,
             "section": page.section,
             "navigation": _NAVIGATION,
-            "stores": list(self.sources.values()),
+            "stores": visible,
             "sample": sample,
             "pulse": _to_pulse(sample),
             "user": view.user,
@@ -371,6 +455,7 @@ class Dashboard:
             "here": view.here,
             "json_query": urlencode({**view.query, "format": "json"}),
             "Role": Role,
+            "name_relays": lambda text: name_relays(text, () if sample.status is None else sample.status.relays),
             "age": lambda at: "" if at is None or now is None else format_age(at, now),
             "until": lambda at: "" if at is None or now is None else format_age(now, at),
         }
@@ -380,7 +465,7 @@ class Dashboard:
     ) -> Response:
         """Answer without a page: whoever asks may not be known."""
         extra = {**_HEADERS, **(headers or {})}
-        if _wants_json(request):
+        if wants_json(request):
             return _to_json({"error": clean(sentence)}, status=status, headers=extra)
         return PlainTextResponse(clean(sentence) + "\n", status_code=status, headers=extra)
 
@@ -398,13 +483,28 @@ class Dashboard:
                 return await self._show_error(view, 400, str(error))
             case PillarboxError():
                 return await self._show_error(view, 500, str(error))
-        log.error("a page of the dashboard failed", exc_info=error)
+        self._lines.write(logging.ERROR, "a page of the dashboard failed", error=error)
         return await self._show_error(view, 500, "Something unexpected happened; the log of the dashboard has it.")
 
     async def _show_error(self, view: View, status: int, sentence: str) -> Response:
         sentence = redact_line(sentence, limit=1_000)
         page = Page("error.html", f"{status}", {"sentence": sentence, "status": status}, {"error": sentence}, status)
         return await self._render(view, page)
+
+
+class _StaticFiles:
+    """Files that come with the dashboard. One that is missing is answered here, whatever the app is mounted in."""
+
+    def __init__(self, *, directory: Path) -> None:
+        self._files = StaticFiles(directory=directory)
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        try:
+            await self._files(scope, receive, send)
+        except HTTPException as error:
+            text = "There is no such file here.\n" if error.status_code == 404 else f"{error.detail}\n"
+            response = PlainTextResponse(text, status_code=error.status_code, headers=_HEADERS)
+            await response(scope, receive, send)
 
 
 def _to_function(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -414,14 +514,6 @@ def _to_function(handler: Callable[[Request], Awaitable[Response]]) -> Callable[
     return endpoint
 
 
-def _wants_json(request: Request) -> bool:
-    chosen = request.query_params.get("format")
-    if chosen is not None:
-        return chosen == "json"
-    accepted = request.headers.get("accept", "")
-    return "application/json" in accepted and "text/html" not in accepted
-
-
 def _to_json(document: Mapping[str, Any], *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     text = encode_json(hide_texts(msgspec.to_builtins(document)), indent=True) + "\n"
     return Response(text, status_code=status, media_type="application/json", headers={**_HEADERS, **(headers or {})})
@@ -429,20 +521,23 @@ def _to_json(document: Mapping[str, Any], *, status: int = 200, headers: Mapping
 
 def _to_pulse(sample: Sample) -> dict[str, object]:
     """Return what every page shows of a store, whatever else it shows."""
+    attention = sample.attention
     return {
         "version": sample.version,
         "failed": sample.failed,
         "failed_text": f"{sample.failed:,}{'+' if sample.failed_more else ''}",
+        "skipped_text": sample.skipped_text,
         "well": sample.is_well,
         "error": sample.error,
         "at": sample.at,
         "alerts": len(sample.alerts),
+        "attention": attention.count,
+        "severity": None if attention.severity is None else attention.severity.value,
     }
 
 
 def _build_source(name: str, store: str | Store | StoreSource, config: Config | None) -> StoreSource:
-    if not _STORE_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no name for a store: write a letter, then letters, digits, '_', '.' or '-'.")
+    check_store_name(name)
     if isinstance(store, StoreSource):
         return store
     if isinstance(store, str):
@@ -466,6 +561,7 @@ def _build_templates() -> jinja2.Environment:
     environment.globals.update(
         describe_destination=describe_destination,
         describe_wait=describe_wait,
+        list_remedies=list_remedies,
         name_state=name_state,
         sparkline=draw_sparkline,
         format_age=format_age,

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -14,9 +15,10 @@ from pillarbox.dashboard.access import Authorize, basic_auth, bearer_token, firs
 from pillarbox.errors import ConfigError
 from pillarbox.redaction import Secret
 
-__all__ = ["DashboardSettings", "build_authorize", "read_dashboard_section"]
+__all__ = ["DashboardSettings", "build_authorize", "read_dashboard_section", "to_message_url"]
 
 _USER: Final = re.compile(r"(?P<name>[^:\s]{1,100}):(?P<role>[a-z]+):(?P<password>(?:env|file):.+)")
+_URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#@]*)?")
 _REFERENCE: Final = re.compile(r"(?:env|file):.+")
 
 
@@ -42,6 +44,8 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whoever looks at a payload has a line in the journal."""
     trace_url: str | None = None
     """Address of a trace, with `{trace_id}` in it."""
+    url: str | None = None
+    """Address at which people open the dashboard. `pillarbox messages show` prints the page of its message."""
     root_path: str = ""
     """Path below which a proxy serves the dashboard, if the proxy removes it."""
     secret: str | None = None
@@ -69,8 +73,18 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
                 ipaddress.ip_network(peer, strict=False)
             except ValueError:
                 raise ConfigError(f"{peer!r} is no address or network of a proxy: write 10.0.0.0/8.") from None
+        if self.url is not None and _URL.fullmatch(self.url) is None:
+            raise ConfigError(
+                "The url of the dashboard is where people open it, without a login, a query or a store: write "
+                "https://ops.example/pillarbox."
+            )
         if self.root_path and not re.fullmatch(r"(?:/[\w.~-]+)+", self.root_path):
             raise ConfigError(f"The root_path {self.root_path!r} is no path: write /pillarbox.")
+
+
+def to_message_url(url: str, store: str, message_id: int) -> str:
+    """Return the address of a message's page, in the dashboard at `url`."""
+    return f"{url.rstrip('/')}/{quote(store, safe='')}/messages/{message_id}"
 
 
 def read_dashboard_section(config: Config) -> DashboardSettings:

@@ -16,6 +16,7 @@ from pillarbox.config import Config
 from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import Rollup, Store
 from pillarbox.dashboard.charts import WINDOWS, list_backlogs
+from pillarbox.dashboard.conditions import Attention, Line, count_attention, list_lines
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
 from pillarbox.operations.configuration import build_monitor, read_thresholds
@@ -79,7 +80,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     status: Status | None
     """The last good one; None before the first."""
     alerts: Sequence[Alert] = ()
-    backlogs: Mapping[str, Sequence[int]] = {}
+    lines: Sequence[Line] = ()
+    """What the overview says about each destination, inbox and other subject of an alert."""
+    backlogs: Mapping[str, Sequence[int | None]] = {}
     """Backlog of each destination by minute, in the last hour."""
     error: str | None = None
     """Why the store did not answer this time."""
@@ -98,8 +101,16 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         return self.status is not None and any("failed" in one.more for one in self.status.destinations)
 
     @property
-    def worst(self) -> Alert | None:
-        return self.alerts[0] if self.alerts else None
+    def skipped_text(self) -> str:
+        """How many messages no route takes; empty if there are none."""
+        if self.status is None or not self.status.skipped:
+            return ""
+        return f"{self.status.skipped:,}{'+' * self.status.skipped_more}"
+
+    @property
+    def attention(self) -> Attention:
+        """How many lines of the overview need attention."""
+        return count_attention(self.lines)
 
     @property
     def is_well(self) -> bool:
@@ -160,9 +171,11 @@ class Sampler:
             store = await source.open()
             status = await source.monitor.status(served=source.destinations)
             rollups: Sequence[Rollup] = await store.rollups(window=WINDOWS["1h"].length)
+            alerts = find_alerts(status, source.thresholds)
             sample = Sample(
                 status=status,
-                alerts=find_alerts(status, source.thresholds),
+                alerts=alerts,
+                lines=list_lines(status, alerts),
                 backlogs=list_backlogs(rollups, now=status.at, window=WINDOWS["1h"]),
                 read_at=time.monotonic(),
             )

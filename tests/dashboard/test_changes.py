@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
 from pillarbox.contracts.store import Selection
+from pillarbox.contracts.writer import Fail
 from pillarbox.dashboard import Role, listing
+from pillarbox.dashboard import inbox as inbox_module
 from pillarbox.dashboard import jobs as jobs_module
-from pillarbox.message import State
+from pillarbox.errors import StoreUnavailable
+from pillarbox.message import Names, State
 from pillarbox.testing.samples import sample
 from tests.support.dashboard.client import Client
-from tests.support.dashboard.seed import Filled, Relaying, fill
+from tests.support.dashboard.seed import Filled, Relaying, fill, to_incoming
 from tests.support.dashboard.stores import OpenStore
 
 Build = Callable[..., Client]
@@ -77,6 +81,53 @@ async def test_a_discard_needs_a_reason(opened: OpenStore, filled: Filled, build
     job = await client.act("/orders/discard", {**form, "reason": "sent by hand"})
     assert job["changed"] == 1
     assert (await find(opened, filled.messages["failed"].id)).state is State.DISCARDED
+
+
+async def skip(opened: OpenStore, filled: Filled) -> int:
+    """Close the message that no route took, as a relay does it."""
+    relay = Relaying(opened.store, "_skipped")
+    await relay.start()
+    skipped = filled.messages["skipped"].id
+    await relay.skip([skipped])
+    return skipped
+
+
+async def test_what_no_route_takes_is_shown_and_sent_to_a_destination_that_is_named(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+    skipped = await skip(opened, filled)
+
+    assert (await client.json("/orders/"))["skipped"] == 1
+    overview = (await client.get("/orders/")).text
+    assert "because no route takes it" in overview
+    assert '<span class="badge" id="skipped-badge" title="sent nowhere: no route takes them">1</span>' in overview
+    assert "Redrive chosen" in (await client.get("/orders/messages?state=skipped")).text
+    for path in (f"/orders/redrive?ids={skipped}", "/orders/redrive?state=skipped"):
+        asked = await client.get(path)
+        assert 'list="destinations" required>' in asked.text
+        assert '<option value="billing">' in asked.text
+        assert (await client.json(path))["matched_by_state"] == {"skipped": 1}
+    nowhere = await client.post("/orders/redrive", {"ids": str(skipped)})
+    assert (nowhere.status_code, "Say to which destination" in nowhere.text) == (400, True)
+    unknown = await client.post("/orders/redrive", {"ids": str(skipped), "to": "biling"})
+    assert (unknown.status_code, "There is no destination biling" in unknown.text) == (400, True)
+    job = await client.act("/orders/redrive", {"ids": str(skipped), "to": "billing"})
+    assert (job["state"], job["changed"]) == ("done", 1)
+    sent = await find(opened, skipped)
+    assert (sent.state, sent.destination) == (State.PENDING, "billing")
+
+
+async def test_what_no_route_takes_can_be_discarded(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+
+    skipped = await skip(opened, filled)
+    job = await client.act("/orders/discard", {"state": "skipped", "reason": "a typo"})
+    assert (job["state"], job["changed"]) == ("done", 1)
+    assert (await find(opened, skipped)).state is State.DISCARDED
+    sample = await client.dashboard.sampler.get("orders", fresh=True)
+    assert sample.status is not None
+    assert sample.status.skipped == 0
 
 
 async def test_a_delivered_message_is_replayed_and_a_waiting_one_deferred(
@@ -185,8 +236,12 @@ async def test_a_probe_that_fails_again_leaves_the_rest_alone(memory: OpenStore,
     await relay.fail("billing", [filled.messages["failed"].id], "answered 422 again")
     await asyncio.wait_for(job.task, 30)
 
-    assert (job.state, job.changed) == ("done", 1)
-    assert "failed again" in job.note
+    assert (job.state, job.changed, job.rest) == ("failed", 1, 2)
+    assert "failed again: answered 422 again" in job.note
+    page = (await client.get(f"/orders/jobs/{job.id}")).text
+    assert "1 message redriven, 2 left as they are: the probe failed again." in page
+    assert ("<h1>Failed" in page, "chip-failed" in page, "chip-done" in page) == (True, True, False)
+    assert "no longer matched" not in page
     assert await memory.store.count(Selection(states=[State.FAILED], destination="billing")) == 3
 
 
@@ -262,7 +317,7 @@ async def test_the_result_of_a_job_outlives_the_process_that_ran_it(
     other = build_client(opened)
 
     kept = await other.json(f"/orders/jobs/{job['id']}")
-    assert (kept["state"], kept["journal"]["by"]) == ("done", "ann")
+    assert (kept["state"], kept["journal"]["by"]) == ("ended", "ann")
     assert kept["journal"]["detail"] == f"3 messages, job {job['id']}"
     assert "3 messages" in (await other.get(f"/orders/jobs/{job['id']}")).text
     assert (await other.get("/orders/jobs/0123456789abcdef")).status_code == 404
@@ -283,3 +338,89 @@ async def test_counting_ends_and_the_bounded_number_must_be_typed(
     assert (await client.post("/orders/discard", form)).status_code == 400
     job = await client.act("/orders/discard", {**form, "typed": "30"})
     assert (job["changed"], job["more"], job["changed_elsewhere"]) == (100, True, 0)
+
+
+# --- what jobs say ---
+
+
+def build_job(**values: Any) -> jobs_module.Job:
+    job = jobs_module.Job(
+        "0123456789abcdef", store="orders", title="", done_word="redriven", total=10, by="ann", reason="",
+        started_at=datetime(2026, 1, 31, tzinfo=UTC), more=values.pop("more", False),
+    )  # fmt: skip
+    for name, value in values.items():
+        setattr(job, name, value)
+    return job
+
+
+@pytest.mark.parametrize(("values", "state", "headline", "text"), [
+    ({"changed": 10}, "done", "Done", "10 messages redriven."),
+    ({"changed": 7}, "partly", "Partly done",
+     "7 messages redriven, 3 skipped: they no longer matched, or a relay was sending them."),
+    ({"changed": 6, "without_payload": 4}, "partly", "Partly done",
+     "6 messages redriven, 4 skipped: their payload was not kept."),
+    ({"changed": 0}, "partly", "Nothing was changed",
+     "0 messages redriven, 10 skipped: they no longer matched, or a relay was sending them."),
+    ({"changed": 4, "is_cancelled": True}, "cancelled", "Cancelled", "4 messages redriven, 6 left as they are."),
+    ({"changed": 40, "more": True}, "done", "Done", "40 messages redriven."),
+])  # fmt: skip
+def test_a_job_says_truthfully_how_it_ended(values: dict[str, Any], state: str, headline: str, text: str) -> None:
+    job = build_job(**values)
+    job.state = jobs_module._judge(job)
+
+    assert (job.state, job.headline, job.describe()) == (state, headline, text)
+
+
+async def test_a_job_that_an_error_stopped_says_what_is_left(memory: OpenStore, build_client: Build) -> None:
+    job = build_job(changed=4)
+
+    async def run(_: jobs_module.Job) -> None:
+        raise StoreUnavailable("The store is away.")
+
+    jobs = jobs_module.Jobs()
+    task = jobs.start(job, run).task
+    assert task is not None
+    await task
+    assert (job.state, job.headline, job.note) == ("failed", "Failed", "The store is away.")
+    assert job.describe() == "4 messages redriven, 6 left as they are."
+
+
+async def fail_in_inbox(opened: OpenStore, count: int, *, kept: bool = True) -> None:
+    for number in range(count):
+        message = sample(type="orders.placed", source="/shop")
+        await opened.writer.execute(
+            Fail(names=Names(), consumer="invoices", source="/shop", message_id=f"m-{number}", attempts=3,
+                 error="ValueError: no", message=to_incoming(message) if kept else None)
+        )  # fmt: skip
+
+
+async def test_many_messages_of_an_inbox_are_counted_and_their_number_is_typed(
+    memory: OpenStore, build_client: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "_LISTED", 10)
+    await fail_in_inbox(memory, 1_050)
+    client = build_client(memory)
+
+    asked = await client.json("/orders/inbox/discard?consumer=invoices")
+    assert (asked["matched"], asked["more"]) == (1_050, False)
+    part = await client.json("/orders/inbox/discard?consumer=invoices&error=valueerror")
+    assert (part["matched"], part["more"]) == (10, True)
+    page = (await client.get("/orders/inbox/discard?consumer=invoices&error=valueerror")).text
+    assert "Discard 10+ messages" in page
+    assert "pillarbox inbox discard --consumer invoices --error valueerror --reason why" in page
+    form = {"consumer": "invoices", "reason": "done by hand"}
+    for refused in (form, {**form, "error": "valueerror"}, {**form, "typed": "10"}):
+        assert (await client.post("/orders/inbox/discard", refused)).status_code == 400
+    job = await client.act("/orders/inbox/discard", {**form, "typed": "1,050"})
+    assert (job["state"], job["matched"], job["changed"]) == ("done", 1_050, 1_050)
+
+
+async def test_what_arrived_and_was_not_kept_is_the_reason_that_a_job_of_an_inbox_says(
+    memory: OpenStore, build_client: Build
+) -> None:
+    await fail_in_inbox(memory, 2, kept=False)
+    client = build_client(memory)
+
+    job = await client.act("/orders/inbox/redrive", {"consumer": "invoices"})
+    assert (job["state"], job["changed"], job["without_payload"], job["changed_elsewhere"]) == ("partly", 0, 2, 0)
+    assert job["result"] == "0 messages redriven, 2 skipped: their payload was not kept."

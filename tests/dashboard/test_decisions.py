@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from pillarbox.contracts.store import Action, InboxRecord, JournalEntry, Pause, Rollup
+from pillarbox.contracts.store import Action, InboxRecord, JournalEntry, Pause, RelayInfo, Rollup
 from pillarbox.dashboard.access import Role
 from pillarbox.dashboard.actions import ACTIONS, FormError, Order, Verb, describe_command, list_allowed, parse_order
 from pillarbox.dashboard.activity import to_csv
-from pillarbox.dashboard.chains import SeenMessage, build_chain, place_bars, walk
-from pillarbox.dashboard.charts import WINDOWS, build_chart, draw_sparkline, list_bands
+from pillarbox.dashboard.chains import SeenMessage, build_chain, place_bars, summarize_chains, walk
+from pillarbox.dashboard.charts import WINDOWS, build_chart, draw_sparkline, list_backlogs, list_bands
 from pillarbox.dashboard.filters import Filters
-from pillarbox.dashboard.formatting import describe_retry, format_bytes, format_payload, hide_headers, hide_texts
+from pillarbox.dashboard.formatting import (
+    MOST_SHOWN,
+    describe_retry,
+    format_bytes,
+    format_payload,
+    hide_headers,
+    hide_texts,
+    name_relays,
+)
 from pillarbox.dashboard.messages import build_timeline
 from pillarbox.message import Message, State, Waits
+from pillarbox.operations.documents import to_message_document
 from pillarbox.retry import RetryPolicy
 from pillarbox.testing.samples import sample
 
@@ -42,7 +54,7 @@ def stored(state: State = State.PENDING, **more: object) -> Message:
         (stored(State.FAILED), {Verb.REDRIVE, Verb.DISCARD}),
         (stored(State.FAILED, unreadable="no type"), {Verb.DISCARD}),
         (stored(State.DISCARDED), {Verb.REDRIVE}),
-        (stored(State.SKIPPED), {Verb.REDRIVE}),
+        (stored(State.SKIPPED), {Verb.REDRIVE, Verb.DISCARD}),
     ],
 )
 def test_a_state_allows_some_actions_and_the_others_say_why_not(message: Message, allowed: set[Verb]) -> None:
@@ -156,11 +168,11 @@ def test_a_chart_has_a_value_for_every_point_of_time() -> None:
     chart = build_chart(rollups, now=NOW, window=WINDOWS["15m"])
 
     assert {len(chart[name]) for name in ("times", "delivered", "failed", "retried", "p50", "p99")} == {15}  # type: ignore[arg-type]
-    assert chart["delivered"][-2:] == [8, 0]  # type: ignore[index]
-    assert chart["failed"][-2:] == [2, 0]  # type: ignore[index]
+    assert chart["delivered"][-3:] == [None, 8, None]  # type: ignore[index]
+    assert chart["failed"][-3:] == [None, 2, None]  # type: ignore[index]
     assert chart["p50"][-3] is None  # type: ignore[index]
     assert 0.01 <= chart["p99"][-2] <= 0.025  # type: ignore[index]
-    assert chart["backlog"]["billing"][-3:] == [0, 5, None]  # type: ignore[index]
+    assert chart["backlog"]["billing"][-3:] == [None, 5, None]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -196,9 +208,24 @@ def test_bands_are_pauses_and_outages_that_touch_the_window() -> None:
 
 
 def test_a_sparkline_reaches_from_the_bottom_to_the_top() -> None:
-    assert draw_sparkline([0, 5, 10], width=100, height=22) == "0.0,21.0 50.0,11.0 100.0,1.0"
-    assert draw_sparkline([], width=100, height=22) == ""
-    assert draw_sparkline([0, 0], width=10, height=10) == "0.0,9.0 10.0,9.0"
+    assert draw_sparkline([0, 5, 10], width=100, height=22) == ["0.0,21.0 50.0,11.0 100.0,1.0"]
+    assert draw_sparkline([], width=100, height=22) == []
+    assert draw_sparkline([0, 0], width=10, height=10) == ["0.0,9.0 10.0,9.0"]
+
+
+def test_a_sparkline_has_no_line_where_there_are_no_data() -> None:
+    assert draw_sparkline([None, 4, None, None, 4, 4], width=50, height=10) == [
+        "10.0,1.0 10.0,1.0",
+        "40.0,1.0 50.0,1.0",
+    ]
+    assert draw_sparkline([None, None], width=50, height=10) == []
+
+
+def test_the_backlog_of_a_minute_without_a_row_is_unknown() -> None:
+    rollups = [Rollup(minute=NOW.replace(second=0) - n * MINUTE, destination="billing", backlog=n) for n in (1, 4)]
+
+    found = list_backlogs(rollups, now=NOW, window=WINDOWS["15m"])["billing"]
+    assert found == [*[None] * 10, 4, None, None, 1, None]
 
 
 # --- chains ---
@@ -268,7 +295,39 @@ def test_a_chain_stops_where_something_failed() -> None:
     assert not build_chain([seen(1)], {}, now=NOW).roots[0].hops[0].is_stopped
 
 
+def test_chains_are_summarized_with_the_latest_first() -> None:
+    def of(number: int, chain: str, at: int, state: State = State.DELIVERED, store: str = "a") -> SeenMessage:
+        one = seen(number, at=at, state=state, store=store)
+        return SeenMessage(store, replace(one.message, correlation_id=chain, type=f"type-{number}"))
+
+    chains = summarize_chains(
+        [
+            of(2, "slow", -9), of(1, "slow", -30, store="b"), of(3, "quick", -8), of(4, "open", -20, State.PENDING),
+            of(5, "bad", -40, State.FAILED),
+        ],
+        now=NOW,
+    )  # fmt: skip
+
+    assert [(one.correlation_id, one.type, one.messages, one.length // MINUTE) for one in chains] == [
+        ("quick", "type-3", 1, 1), ("open", "type-4", 1, 20), ("slow", "type-1", 2, 22), ("bad", "type-5", 1, 1),
+    ]  # fmt: skip
+    assert [(one.is_open, one.is_stopped) for one in chains] == [
+        (False, False), (True, False), (False, False), (False, True),
+    ]  # fmt: skip
+    assert chains[2].stores == ["a", "b"]
+
+
 # --- texts ---
+
+
+def test_relays_are_named_by_service_host_and_process() -> None:
+    relay = RelayInfo(
+        relay_id=UUID(int=7), service="shop", host="web-1", pid=42, version="1", destinations=[], reachable=[]
+    )
+
+    assert name_relays(f"3 lanes of relay {UUID(int=7)}", [relay]) == "3 lanes of shop@web-1:42"
+    assert name_relays(str(UUID(int=8 << 96)), [relay]) == "relay 00000008…"
+    assert name_relays("ann", [relay]) == "ann"
 
 
 def test_numbers_of_a_payload_stay_as_they_were_written() -> None:
@@ -311,3 +370,48 @@ def test_a_spreadsheet_takes_no_text_for_a_formula() -> None:
 
     assert "'=cmd" in table
     assert ",'-1," in table
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", " =1+1", ";=1+1", "x;=1+1", 'x;"=1+1"', "a,+1", "a|@sum", "a\n-1", "x; ＝1+1", "\t=1"]
+)
+def test_no_formula_begins_where_another_separator_would_split_a_cell(text: str) -> None:
+    table = to_csv([entry(Action.PAUSED, by="ann", reason=text)])
+
+    assert re.search(r"[;,|\n\t\"] *[=+@＝-]", table) is None, table
+
+
+def test_a_long_text_of_separators_is_written_in_linear_time() -> None:
+    for text in ("\n" * 200_000, '; "' * 100_000, " " * 200_000):
+        assert "'" not in to_csv([entry(Action.PAUSED, by="ann", reason=text)])
+
+
+def test_dashes_and_plus_signs_within_a_text_stay_as_they_are() -> None:
+    assert "2026-01-31 12:00:30+00:00" in to_csv([entry(Action.PAUSED, by="ann")])
+    assert "a well-known cause, e.g. 1+1" in to_csv([entry(Action.PAUSED, reason="a well-known cause, e.g. 1+1")])
+
+
+def test_a_large_payload_is_cut_before_it_is_read() -> None:
+    largest = b"[" + b"1," * (MOST_SHOWN // 2 - 1) + b"1]"
+    assert len(largest) > MOST_SHOWN
+    assert format_payload(largest, "application/json") == largest[:MOST_SHOWN].decode() + "…"
+    split = b"x" * (MOST_SHOWN - 1) + "é".encode() * 2
+    assert format_payload(split, "text/plain") == "x" * (MOST_SHOWN - 1) + "…"
+
+
+def test_a_deep_payload_is_shown_as_it_was_sent_and_never_longer_than_the_page_allows() -> None:
+    deepest = b"[" * 20_000 + b"]" * 20_000
+    assert format_payload(deepest, "application/json") == deepest.decode()
+    wide = b"[" * 400 + b"1," * 50_000 + b"1" + b"]" * 400
+    assert len(format_payload(wide, "application/json")) == MOST_SHOWN + 1
+
+
+@pytest.mark.parametrize("depth", [101, 985, 20_000])
+def test_documents_have_a_deep_payload_in_base64(depth: int) -> None:
+    payload = b'{"a":' * depth + b'"[["' + b"}" * depth
+    document = to_message_document(stored(payload=payload), payload=True)
+
+    assert document["payload_base64"] == base64.b64encode(payload).decode()
+    assert "payload" not in document
+    flat = b'{"text":"' + b"[" * 200 + b'\\"[", "list":[' + b"{}," * 200 + b"{}]}"
+    assert to_message_document(stored(payload=flat), payload=True)["payload"] == msgspec.json.decode(flat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pillarbox.cli.messages import messages
 from pillarbox.contracts.store import Selection
+from pillarbox.dashboard import filters as filters_module
 from pillarbox.dashboard.filters import (
     FilterError,
     Filters,
@@ -116,3 +119,26 @@ def test_a_message_has_two_names() -> None:
     assert parse_message_name("00000000-0000-0000-0000-000000000001") == Selection(message_ids=[UUID(int=1)])
     for text in ("order-42", "", "4²", "9" * 30):
         assert parse_message_name(text) is None
+
+
+def test_the_command_that_does_the_same_has_every_filter() -> None:
+    values = {
+        "state": "failed", "phase": "held", "destination": "billing", "topic": "orders", "type": "orders.placed",
+        "key": "it's", "correlation": "c", "error": "no account", "fingerprint": "answered #", "since": "2h",
+        "until": "30m", "attempts": "4", "ids": "4,7",
+    }  # fmt: skip
+    filters = parse_filters(values)
+    assert set(values) == set(filters.__struct_fields__), "a new filter needs a flag of the command"
+
+    words = shlex.split(to_flags(filters))
+    assert words[:2] == ["4", "7"]
+    assert dict(zip(words[2::2], words[3::2], strict=True)) == {
+        "--state": "failed", "--phase": "held", "--destination": "billing", "--topic": "orders",
+        "--type": "orders.placed", "--key": "it's", "--correlation": "c", "--error": "no account",
+        "--fingerprint": "answered #", "--since": "2h", "--until": "30m", "--min-attempts": "4",
+    }  # fmt: skip
+
+
+def test_the_command_takes_the_flags_that_the_page_writes() -> None:
+    known = {name for option in messages.commands["discard"].params for name in option.opts}
+    assert {flag for name, flag in filters_module._FLAGS.items() if name != "phase"} <= known

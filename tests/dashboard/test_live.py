@@ -7,9 +7,11 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.store import Count
-from pillarbox.dashboard import Dashboard, Role
+from pillarbox.dashboard import Dashboard, Role, app
 from pillarbox.errors import StoreUnavailable
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
@@ -85,6 +87,24 @@ async def test_nothing_is_read_while_nobody_watches() -> None:
     await dashboard.close()
 
 
+async def test_streams_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    dashboard = Dashboard(
+        {"orders": MemoryStore()}, authorize=as_role(Role.VIEWER), interval=timedelta(milliseconds=10)
+    )
+    client = Client(dashboard)
+    monkeypatch.setattr(app, "_STREAM_LIFE", 0.0)
+    streams = [dashboard._list_events("orders") for _ in range(app._MOST_STREAMS)]
+    for stream in streams:
+        await read_event(stream)
+
+    assert (await client.get("/orders/live")).status_code == 503
+    assert (await client.get("/orders/pulse")).status_code == 200
+    for stream in streams:
+        assert [text async for text in stream] == []
+    assert (await client.get("/orders/live")).status_code == 200
+    await dashboard.close()
+
+
 async def test_a_heartbeat_alone_is_no_news() -> None:
     clock = FrozenClock()
     store = MemoryStore(clock=clock)
@@ -125,7 +145,7 @@ async def test_a_store_that_was_never_there_is_asked_again() -> None:
 
     assert "Nothing is known yet" in (await client.get("/orders/")).text
     store.is_down = False
-    assert "No message yet" in (await client.get("/orders/")).text
+    assert "First steps" in (await client.get("/orders/")).text
 
 
 class AskedStore(MemoryStore):

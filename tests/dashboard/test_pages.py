@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from urllib.parse import quote
+import base64
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from urllib.parse import quote, quote_plus
 
 import pytest
 
-from pillarbox.contracts.store import Selection
+from pillarbox.contracts.store import Selection, Tries
 from pillarbox.contracts.writer import Accept
 from pillarbox.dashboard import Role
-from pillarbox.message import Names, State
+from pillarbox.dashboard.formatting import MOST_SHOWN
+from pillarbox.message import Message, Names, State
+from pillarbox.stores.memory import MemoryStore
+from pillarbox.testing.samples import sample
 from tests.support.dashboard.client import Client
-from tests.support.dashboard.seed import Filled
+from tests.support.dashboard.seed import Filled, Relaying, fill
 from tests.support.dashboard.stores import OpenStore
 
 Build = Callable[..., Client]
@@ -63,6 +70,153 @@ async def test_the_overview_is_the_status_of_the_command_line(
     assert {alert["name"] for alert in document["alerts"]} >= {"failed", "unserved"}
 
 
+async def test_the_overview_has_one_line_per_destination_and_folds_its_alerts(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    page = (await build_client(opened).get("/orders/")).text
+
+    for name in ("audit", "billing", "unserved", "invoices"):
+        cell = rf'<td class="line-name[^>]*title="{name}"'
+        (line,) = re.findall(rf'<tr class="line[^"]*"[^>]*>\s*{cell}.*?</tr>', page, re.DOTALL)
+        assert line.count('class="chip') == 1
+        assert (f'action="/orders/destinations/{name}/resume"' in line) == (name == "audit")
+        assert ("Redrive…</a>" in line) == (name == "billing")
+        assert ('href="/orders/inbox?consumer=invoices"' in line) == (name == "invoices")
+    assert page.index('title="audit"') > page.index('title="billing"')  # a pause is less urgent
+    fold = page[page.index('<details class="fold"') : page.index("</details>", page.index('<details class="fold"'))]
+    assert fold.count("<li class=") == fold.count("<b>") == len(re.findall('<tr class="line line-', page))
+    assert "<details open" not in page
+
+
+async def test_no_page_has_a_banner_and_every_page_has_the_count(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    pulse = (await client.get("/orders/pulse")).json()
+    assert (pulse["attention"], pulse["severity"]) == (4, "critical")
+    for path in ("", "messages", "system"):
+        page = (await client.get(f"/orders/{path}")).text
+        assert 'class="strip' not in page
+        assert page.count('<span class="badge badge-critical" data-attention title="need attention">4</span>') == 2
+
+
+async def test_a_viewer_sees_no_button_that_changes_something(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    page = (await build_client(opened, role=Role.VIEWER).get("/orders/")).text
+
+    assert "See failures" in page
+    assert "Resume" not in page
+    assert "Redrive" not in page
+
+
+async def test_chains_open_with_the_latest_and_the_slowest(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    document = await client.json("/orders/chains")
+    (chain,) = [one for one in document["latest"] if one["correlation_id"] == filled.correlation_id]
+    assert (chain["messages"], chain["is_stopped"], chain["stores"]) == (3, False, ["orders"])
+    starts = [one["start"] for one in document["latest"]]
+    assert starts == sorted(starts, reverse=True)
+    lengths = [datetime.fromisoformat(one["end"]) - datetime.fromisoformat(one["start"]) for one in document["slowest"]]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(document["slowest"]) == len(document["latest"]) <= 10
+    page = (await client.get("/orders/chains")).text
+    assert f'href="/orders/chains?id={filled.correlation_id}"' in page
+    assert page.index("<h2>Slowest") < page.index("<h2>Latest")
+
+
+async def test_relays_have_names_wherever_they_are_mentioned(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+    (relay,) = (await client.json("/orders/relays"))["relays"]
+    gone = "01900000-0000-7000-8000-00000000dead"
+    for by, action in ((relay["relay_id"], "outage"), (gone, "recovered"), (relay["relay_id"], "took_over")):
+        await opened.store.note(action, by=by, detail=f"3 lanes of relay {gone}", destination="billing")
+
+    for path in ("relays", "activity", "destinations/billing"):
+        page = (await client.get(f"/orders/{path}")).text
+        assert ">shop@web-1:4711<" in page.replace("<b>", "").replace("</b>", "") or "shop@web-1:4711: " in page, path
+        assert "relay 01900000…" in page, path
+        shown = re.sub(r'title="[^"]*"', "", page)
+        assert gone not in shown, path
+        assert relay["relay_id"] not in shown, path
+
+
+async def test_groups_of_failures_have_their_actions_in_the_list(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    (billing, _) = (await build_client(opened).json("/orders/failures"))["failures"]
+    query = f"state=failed&destination=billing&fingerprint={quote_plus(billing['fingerprint'])}"
+
+    for role, verbs in ((Role.OWNER, ["redrive", "discard"]), (Role.OPERATOR, ["redrive"]), (Role.VIEWER, [])):
+        client = build_client(opened, role=role)
+        page = html.unescape((await client.get("/orders/failures")).text)
+        assert [verb for verb in ("redrive", "discard") if f'href="/orders/{verb}?{query}"' in page] == verbs
+    assert "Redrive…" not in (await build_client(opened, read_only=True).get("/orders/failures")).text
+    asked = await build_client(opened).json(f"/orders/discard?{query}")
+    assert asked["matched"] == billing["count"] == 3
+
+
+async def test_filters_are_menus_where_the_values_are_known(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    for path in ("messages?destination=audit", "failures?destination=audit", "activity?destination=audit"):
+        page = (await client.get(f"/orders/{path}")).text
+        menu = page[page.index('<select name="destination">') :].partition("</select>")[0]
+        assert '<option value="audit" selected>' in menu, path
+        assert '<option value="billing">' in menu, path
+    page = (await client.get("/orders/messages?state=failed&destination=gone")).text
+    assert '<option value="gone" selected>' in page
+    assert '<option value="failed" selected>' in page
+    assert f'<option value="{filled.messages["failed"].topic}">' in page
+    other = await client.json("/orders/messages?state=failed&phase=parked")
+    assert {one["state"] for one in other["messages"]} == {"failed"}
+
+
+async def test_a_bare_word_is_looked_for_in_errors_too(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+
+    async def find(text: str) -> str:
+        return (await client.get(f"/orders/search?q={quote(text)}")).headers["location"]
+
+    assert await find("no account") == "/orders/messages?error=no+account"
+    assert await find("503 dest:billing") == "/orders/messages?destination=billing&error=503"
+    assert await find("503 dest:mail") == "/orders/messages?destination=mail&key=503"
+    assert await find("nowhere-at-all") == "/orders/messages?key=nowhere-at-all"
+    page = html.unescape((await client.get("/orders/messages?state=failed&key=nowhere-at-all")).text)
+    assert 'href="?state=failed&error=nowhere-at-all"' in page
+
+
+async def test_a_page_of_a_message_has_its_command(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    failed = filled.messages["failed"]
+
+    page = (await build_client(opened).get(f"/orders/messages/{failed.id}")).text
+    assert f'data-copy="pillarbox messages show {failed.id}"' in page
+
+
+async def test_charts_have_bands_of_the_destination_that_they_are_about(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    every, audit, mail = [
+        await client.json(f"/orders/charts{query}") for query in ("", "?destination=audit", "?destination=mail")
+    ]
+    assert (every["destination"], audit["destination"]) == (None, "audit")
+    assert [(one["destination"], one["kind"]) for one in every["bands"]] == [("audit", "pause")]
+    assert every["bands"] == audit["bands"]
+    assert mail["bands"] == []
+    assert set(mail["backlog"]) == {"mail"}
+    assert every["delivered"][:-2] == [None] * 58
+
+
 async def test_messages_are_listed_by_state_and_by_filters_that_stand_in_the_address(
     opened: OpenStore, filled: Filled, build_client: Build
 ) -> None:
@@ -79,8 +233,6 @@ async def test_messages_are_listed_by_state_and_by_filters_that_stand_in_the_add
 
 
 async def test_pages_follow_each_other_by_key(memory: OpenStore, build_client: Build) -> None:
-    from pillarbox.testing.samples import sample
-
     await memory.writer.insert([sample() for _ in range(120)])
     client = build_client(memory)
     seen: list[int] = []
@@ -97,8 +249,6 @@ async def test_pages_follow_each_other_by_key(memory: OpenStore, build_client: B
 
 
 async def test_pages_go_down_from_the_newest_and_up_again(memory: OpenStore, build_client: Build) -> None:
-    from pillarbox.testing.samples import sample
-
     await memory.writer.insert([sample() for _ in range(120)])
     client = build_client(memory)
     ids = [one.id for one in await memory.store.find(Selection(), limit=200)]
@@ -124,14 +274,19 @@ async def test_pending_messages_have_tabs_by_where_they_stand(
         return [one["id"] for one in (await client.json(f"/orders/messages?{query}"))["messages"]]
 
     assert filled.messages["behind"].id in await list_ids("phase=parked")
-    assert await list_ids("phase=later") == [filled.messages["retried"].id]
+    assert await list_ids("phase=retry") == [filled.messages["retried"].id]
+    assert await list_ids("phase=later") == []
     assert await list_ids("phase=held") == [filled.messages["held"].id]
     due = await list_ids("phase=due")
-    assert filled.messages["waiting"].id in due
-    assert not {filled.messages[name].id for name in ("behind", "retried", "held", "sending")} & set(due)
+    # Their time has come, whatever they wait for: as the status counts them.
+    assert {filled.messages[name].id for name in ("waiting", "behind", "retried")} <= set(due)
+    assert not {filled.messages[name].id for name in ("held", "sending")} & set(due)
+    status = await client.json("/orders/")
+    assert sum(one["due"] for one in status["destinations"]) == len(due)
     page = (await client.get("/orders/messages?state=pending")).text
     assert 'parked <span class="tab-count">2</span>' in page
-    assert 'later <span class="tab-count">1</span>' in page
+    assert 'retry <span class="tab-count">1</span>' in page
+    assert f'due <span class="tab-count">{len(due)}</span>' in page
     assert 'held <span class="tab-count">1</span>' in (await client.get("/orders/messages?state=failed")).text
     assert (await client.get("/orders/messages?phase=sideways")).status_code == 400
     assert (await client.get("/orders/discard?phase=due&destination=billing")).status_code == 400
@@ -205,6 +360,39 @@ async def test_a_payload_is_shown_on_request_with_its_numbers_as_they_are(
     download = await client.get(f"/orders/messages/{cause.id}/payload?download=1")
     assert download.content == cause.payload
     assert download.headers["content-disposition"].startswith("attachment")
+
+
+async def test_a_payload_that_is_nested_deep_is_shown_as_text(memory: OpenStore, build_client: Build) -> None:
+    payload = b'{"a":' * 20_000 + b"1" + b"}" * 20_000
+    await memory.writer.insert([sample(payload=payload)])
+    client = build_client(memory)
+
+    page = await client.get("/orders/messages/1/payload")
+    assert page.status_code == 200
+    assert "{&#34;a&#34;:{&#34;a&#34;:" in page.text
+    (found,) = (await client.json("/orders/messages/1/payload"))["messages"]
+    assert base64.b64decode(found["payload_base64"]) == payload
+
+
+async def test_the_page_says_that_a_large_payload_is_cut(memory: OpenStore, build_client: Build) -> None:
+    await memory.writer.insert([sample(payload=b'"' + b"x" * MOST_SHOWN + b'"'), sample(payload=b'"whole"')])
+    client = build_client(memory)
+
+    cut, whole = [(await client.get(f"/orders/messages/{n}/payload")).text for n in (1, 2)]
+    assert "The page shows the first 256 KiB" in cut
+    assert len(cut) < MOST_SHOWN + 20_000
+    assert "The page shows the first" not in whole
+
+
+async def test_a_static_file_that_is_missing_is_not_found(memory: OpenStore, build_client: Build) -> None:
+    client = build_client(memory)
+
+    assert (await client.get("/-/static/dashboard.css")).status_code == 200
+    for path in ("nothing.js", "../app.py", "%2e%2e/app.py", "vendor", ""):
+        answer = await client.get(f"/-/static/{path}")
+        assert answer.status_code == 404, path
+        assert "Traceback" not in answer.text
+    assert (await client.post("/-/static/dashboard.css", {})).status_code == 405
 
 
 async def test_whoever_looks_at_a_payload_is_journalled_if_the_dashboard_is_told_to(
@@ -315,7 +503,20 @@ async def test_activity_says_who_did_what_and_downloads_as_csv(
 async def test_an_empty_store_shows_the_lines_that_add_a_message(memory: OpenStore, build_client: Build) -> None:
     client = build_client(memory)
 
-    assert "outbox.publish(session" in (await client.get("/orders/")).text
+    first = (await client.get("/orders/")).text
+    assert "outbox.publish(session" in first
+    assert "pillarbox relay --to billing=" in first
+    assert "data-reload" in first
+    await Relaying(memory.store, "billing", service="shop-relay").start()
+    client = build_client(memory)
+    assert "<b>A relay runs:</b> shop-relay" in (await client.get("/orders/")).text
+    await memory.writer.insert([sample()])
+    assert "First steps" not in (await build_client(memory).get("/orders/")).text
+
+
+async def test_other_pages_of_an_empty_store_say_what_is_empty(memory: OpenStore, build_client: Build) -> None:
+    client = build_client(memory)
+
     assert "No message yet" in (await client.get("/orders/messages")).text
     assert "No message has failed" in (await client.get("/orders/failures")).text
     assert "No relay is alive" in (await client.get("/orders/relays")).text
@@ -342,3 +543,50 @@ async def test_a_role_sees_the_buttons_that_it_may_press(role: Role, memory: Ope
     assert (f'href="/orders/redrive?ids={failed.id}"' in page) == (role >= Role.OPERATOR)
     assert (f'href="/orders/discard?ids={failed.id}"' in page) == (role >= Role.OWNER)
     assert ("Show the payload" in page) == (role >= Role.READER)
+
+
+async def test_an_inbox_that_no_consumer_has_used_says_so(memory: OpenStore, build_client: Build) -> None:
+    page = (await build_client(memory).get("/orders/inbox")).text
+    assert "No consumer has run on this store" in page
+    assert "handled everything" not in page
+    accepted = Accept(names=Names(), consumer="billing", source="/shop", message_id="m")
+    await memory.writer.execute(accepted)
+    assert "Consumers handled everything" in (await build_client(memory).get("/orders/inbox")).text
+
+
+async def test_tries_stand_beside_attempts(opened: OpenStore, filled: Filled, build_client: Build) -> None:
+    client = build_client(opened)
+    retried, failed = filled.messages["retried"], filled.messages["failed"]
+
+    (row,) = [one for one in (await client.json("/orders/messages?phase=retry"))["messages"] if one["id"] == retried.id]
+    assert (row["attempts"], row["tries"]["count"]) == (2, 1)
+    page = (await client.get("/orders/messages?phase=retry")).text
+    assert 'title="tried 1 times, the first at ' in page
+    assert re.search(r"2 attempts, 1 try, the first <time", (await client.get(f"/orders/messages/{retried.id}")).text)
+    (shown,) = (await client.json(f"/orders/messages/{retried.id}"))["messages"]
+    assert shown["tries"] == row["tries"]
+    groups = (await client.json("/orders/failures"))["failures"]
+    assert [(one["attempts"], one["tries"]["count"]) for one in groups] == [(5, 1), (2, 1)]
+    query = f"destination=billing&fingerprint={quote(groups[0]['fingerprint'])}"
+    group = (await client.json(f"/orders/failures/group?{query}"))["messages"]
+    assert {one["id"]: one["tries"]["count"] for one in group}[failed.id] == 1
+    asked = (await client.json(f"/orders/redrive?ids={failed.id}"))["examples"]
+    assert [one["tries"]["count"] for one in asked] == [1]
+
+
+async def test_the_tries_of_a_page_are_one_question(
+    memory: OpenStore, build_client: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(memory.store, memory.writer, many=30)
+    client = build_client(memory)
+    asked: list[int] = []
+    count_tries = MemoryStore.count_tries
+
+    async def count(store: MemoryStore, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        asked.append(len(messages))
+        return await count_tries(store, messages)
+
+    await client.get("/orders/messages?state=failed")
+    monkeypatch.setattr(MemoryStore, "count_tries", count)
+    await client.get("/orders/messages?state=failed")
+    assert asked == [31]

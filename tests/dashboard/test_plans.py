@@ -92,10 +92,8 @@ async def test_no_page_scans_a_table_of_postgresql(
         monkeypatch.setattr(asyncpg.Connection, name, record(original))
     async with open_kind("postgres", request) as opened:
         filled = await fill_many(opened)
-        url = f"{request.getfixturevalue('postgres_url')}"
-        connection = await asyncpg.connect(
-            url, server_settings={"search_path": request.getfixturevalue("postgres_schema")}
-        )
+        url, _, schema = opened.url.partition("?options=-csearch_path%3D")
+        connection = await asyncpg.connect(url, server_settings={"search_path": schema})
         try:
             await connection.execute("analyze pillarbox_outbox; analyze pillarbox_history")
             recorder.is_on = True

@@ -6,7 +6,7 @@ Pure. `jobs` runs what is decided here.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -19,6 +19,7 @@ from pillarbox.dashboard.filters import Filters, to_flags
 from pillarbox.durations import LONGEST, parse_duration
 from pillarbox.errors import ConfigError
 from pillarbox.message import Message, State, Waits, check_destination
+from pillarbox.operations.destinations import check_known
 from pillarbox.stores.rules import eligible_states
 
 __all__ = [
@@ -86,7 +87,7 @@ ACTIONS: Final[Mapping[Verb, ActionRule]] = {
         ActionRule(
             verb=Verb.DISCARD, action=Action.DISCARDED, role=Role.OWNER, done="discarded", needs_reason=True,
             is_dangerous=True,
-            what="Close pending, held or failed messages without sending them. They are kept, and can be redriven.",
+            what="Close pending, held, failed or skipped messages without sending them. They can be redriven later.",
         ),
     )
 }  # fmt: skip
@@ -168,8 +169,19 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return at
 
 
-def parse_order(verb: Verb, form: Mapping[str, str], *, total: int, more: bool = False) -> Order:
-    """Read a form that was sent; `FormError` if a reason, a time or the typed number is missing."""
+def parse_order(
+    verb: Verb,
+    form: Mapping[str, str],
+    *,
+    total: int,
+    more: bool = False,
+    needs_destination: bool = False,
+    known: Collection[str] | None = None,
+) -> Order:
+    """Read a form that was sent; `FormError` if a reason, a time, a destination or the typed number is missing.
+
+    `known` are the destinations that there are; None if any name may be meant.
+    """
     rule = ACTIONS[verb]
     reason = " ".join(form.get("reason", "").split())
     if rule.needs_reason and not reason:
@@ -177,8 +189,10 @@ def parse_order(verb: Verb, form: Mapping[str, str], *, total: int, more: bool =
     if len(reason) > _LONGEST_REASON:
         raise FormError(f"The reason is longer than {_LONGEST_REASON} characters: shorten it.")
     to = form.get("to", "").strip() or None if rule.takes_destination else None
+    if to is None and needs_destination:
+        raise FormError("Say to which destination: no route takes these messages, so they have none of their own.")
     if to is not None:
-        check_destination(to)
+        check_destination(to) if known is None else check_known(to, known)
     order = Order(verb=verb, reason=reason, to=to, until=form.get("for", "").strip() or None)
     if rule.needs_time:
         order.read_until(datetime.now(UTC))

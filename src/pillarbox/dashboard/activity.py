@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from pillarbox.contracts.store import InboxRecord, JournalEntry, Selection
+from pillarbox.contracts.store import InboxRecord, JournalEntry, Order, Selection, Store
 from pillarbox.dashboard.chains import (
     Chain,
     ChainNode,
@@ -18,11 +19,13 @@ from pillarbox.dashboard.chains import (
     build_chain,
     draw_sequence,
     place_bars,
+    summarize_chains,
     walk,
 )
 from pillarbox.dashboard.filters import FilterError
 from pillarbox.dashboard.view import Page, View
 from pillarbox.errors import PillarboxError
+from pillarbox.message import Message, State
 from pillarbox.operations.documents import to_journal_document, to_message_document
 from pillarbox.redaction import escape_controls, redact, redact_line
 
@@ -31,6 +34,11 @@ __all__ = ["show_activity", "show_chain", "to_csv"]
 _PAGE: Final = 100
 _CSV: Final = 10_000
 _MOST_MESSAGES: Final = 500
+_READ: Final = 200
+"""Messages of each state from which the lists of chains are made."""
+_LISTED: Final = 10
+_FORMULA: Final = re.compile(r"""((?:^|[;,|\t\r\n])[ "]*)([=+\-@＝＋－＠])""")
+"""A sign that begins a formula, at the beginning of a text or after what may separate cells."""
 _COLUMNS: Final = ("id", "at", "by", "action", "destination", "message_id", "attempt", "detail", "reason", "selection",
                    "error")  # fmt: skip
 
@@ -88,7 +96,10 @@ def _parse_before(text: str) -> int | None:
 
 
 def to_csv(entries: Sequence[JournalEntry]) -> str:
-    """Write lines of the journal as CSV. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Write lines of the journal as CSV. What a spreadsheet would take for a formula gets an apostrophe.
+
+    A spreadsheet may split cells at another character than a comma, so a formula may begin within a text as well.
+    """
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(_COLUMNS)
@@ -99,29 +110,22 @@ def to_csv(entries: Sequence[JournalEntry]) -> str:
 
 
 def _guard(text: str) -> str:
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    return _FORMULA.sub(r"\1'\2", text)
 
 
 # --- chains ---
 
 
 async def show_chain(view: View) -> Page:
-    """Show everything with one correlation id, in all stores of this dashboard."""
+    """Show everything with one correlation id, in all stores of this dashboard that the user may see."""
     correlation_id = view.query.get("id", "").strip()
     if not correlation_id:
-        context: dict[str, Any] = {
-            "correlation_id": "",
-            "chain": None,
-            "rows": [],
-            "problems": [],
-            "at": None,
-            "sequence": None,
-        }
-        return Page("chains.html", "Chains", context, {"correlation_id": None}, section="chains")
+        return await _list_chains(view)
     seen: list[SeenMessage] = []
     records: dict[str, Sequence[InboxRecord]] = {}
     problems: list[str] = []
-    for name, source in view.dashboard.sources.items():
+    visible = {one.name: one for one in await view.dashboard.list_visible(view.request.scope)}
+    for name, source in visible.items():
         try:
             store = await source.open()
             found = await store.find(Selection(correlation_id=correlation_id), limit=_MOST_MESSAGES, payloads=False)
@@ -129,7 +133,7 @@ async def show_chain(view: View) -> Page:
         except PillarboxError as error:
             problems.append(f"{name}: {redact_line(str(error))}")
     ids = sorted({str(one.message.message_id) for one in seen})
-    for name, source in view.dashboard.sources.items():
+    for name, source in visible.items():
         try:
             store = await source.open()
             records[name] = await store.inbox_records(ids) if ids else []
@@ -156,6 +160,46 @@ async def show_chain(view: View) -> Page:
     }
     document = {"correlation_id": correlation_id, "chain": _to_chain_document(chain), "problems": problems}
     return Page("chains.html", "Chain", context, document, section="chains")
+
+
+async def _list_chains(view: View) -> Page:
+    """List the latest and the slowest chains, among the latest messages of every store that the user may see."""
+    seen: list[SeenMessage] = []
+    problems: list[str] = []
+    for source in await view.dashboard.list_visible(view.request.scope):
+        try:
+            seen += [SeenMessage(source.name, message) for message in await _find_latest(await source.open())]
+        except PillarboxError as error:
+            problems.append(f"{source.name}: {redact_line(str(error))}")
+    now = await view.now()
+    chains = summarize_chains(seen, now=now)
+    slowest = sorted(chains, key=lambda one: one.length, reverse=True)[:_LISTED]
+    context: dict[str, Any] = {
+        "correlation_id": "",
+        "chain": None,
+        "latest": chains[:_LISTED],
+        "slowest": slowest,
+        "read": _READ,
+        "problems": problems,
+        "at": now,
+    }
+    document = {"correlation_id": None, "latest": chains[:_LISTED], "slowest": slowest, "problems": problems}
+    return Page("chains.html", "Chains", context, document, section="chains")
+
+
+async def _find_latest(store: Store) -> list[Message]:
+    """Find the latest messages of the states that chains pass through, and those that have waited longest."""
+    reads = (
+        (State.DELIVERED, Order.LATEST),
+        (State.PENDING, Order.LATEST),
+        (State.PENDING, Order.ID),
+        (State.FAILED, Order.NEWEST),
+    )
+    found: dict[int, Message] = {}
+    for state, order in reads:
+        for one in await store.find(Selection(states=[state]), limit=_READ, payloads=False, order=order):
+            found[one.id] = one
+    return list(found.values())
 
 
 def _to_chain_document(chain: Chain) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ __all__ = [
     "Arrow",
     "Chain",
     "ChainNode",
+    "ChainSummary",
     "Handling",
     "Hop",
     "SeenMessage",
@@ -23,6 +24,7 @@ __all__ = [
     "build_chain",
     "draw_sequence",
     "place_bars",
+    "summarize_chains",
     "walk",
 ]
 
@@ -219,6 +221,52 @@ def walk(chain: Chain) -> Iterator[tuple[int, ChainNode]]:
         depth, node = stack.pop()
         yield min(depth, _MOST_DEPTH), node
         stack += [(depth + 1, child) for child in reversed(node.children)]
+
+
+# --- several chains ---
+
+
+class ChainSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One chain in a list, as far as its messages were read."""
+
+    correlation_id: str
+    type: str
+    """Of its first message."""
+    messages: int
+    stores: Sequence[str]
+    start: datetime
+    end: datetime
+    """When its last message was closed; now if one is on its way."""
+    is_open: bool
+    is_stopped: bool
+
+    @property
+    def length(self) -> timedelta:
+        return self.end - self.start
+
+
+def summarize_chains(seen: Sequence[SeenMessage], *, now: datetime) -> list[ChainSummary]:
+    """Summarize the chains that messages belong to, the one that began last first."""
+    chains: dict[str, list[SeenMessage]] = defaultdict(list)
+    for one in seen:
+        chains[one.message.correlation_id].append(one)
+    summaries = [_summarize(name, own, now) for name, own in chains.items()]
+    return sorted(summaries, key=lambda one: (one.start, one.correlation_id), reverse=True)
+
+
+def _summarize(correlation_id: str, seen: Sequence[SeenMessage], now: datetime) -> ChainSummary:
+    hops = sorted((Hop(store=one.store, message=one.message) for one in seen), key=lambda hop: hop.written_at)
+    start = hops[0].written_at
+    return ChainSummary(
+        correlation_id=correlation_id,
+        type=hops[0].message.type,
+        messages=len({hop.message.message_id for hop in hops}),
+        stores=sorted({hop.store for hop in hops}),
+        start=start,
+        end=max(max(_list_times(hop, now)) for hop in hops),
+        is_open=any(not hop.message.state.is_closed for hop in hops),
+        is_stopped=any(hop.is_stopped for hop in hops),
+    )
 
 
 # --- the waterfall ---

@@ -15,8 +15,8 @@ from pillarbox.dashboard.filters import Filters, parse_filters, to_query, to_sel
 from pillarbox.dashboard.jobs import Job, run_change, run_probe
 from pillarbox.dashboard.listing import MatchCount, count_matches, list_page
 from pillarbox.dashboard.view import Page, Redirect, View
-from pillarbox.errors import NoSuchMessage
-from pillarbox.message import State
+from pillarbox.errors import NoSuchMessage, UnknownDestination
+from pillarbox.message import SKIPPED_DESTINATION, State
 from pillarbox.operations.documents import to_message_document
 from pillarbox.stores.rules import eligible_states
 
@@ -82,14 +82,18 @@ async def _ask(view: View, verb: Verb, *, form: Mapping[str, str] | None = None,
     total, more = _sum(counts)
     found = msgspec.structs.replace(selection, states=list(counts))
     examples = (await list_page(store, found, limit=_EXAMPLES, newest=False)).messages if counts else []
+    tries = await store.count_tries(examples) if examples else {}
     rule = ACTIONS[verb]
     context = {
         "rule": rule,
+        "destinations": await _list_destinations(view),
+        "needs_destination": rule.takes_destination and _needs_destination(form.get("to"), counts),
         "filters": filters,
         "fields": _list_fields(filters),
         "counts": counts,
         "total": total,
         "examples": examples,
+        "tries": tries,
         "more": more,
         "is_typed": more or total > TYPED_ABOVE,
         "command": describe_command(filters, Order(verb=verb)),
@@ -102,7 +106,7 @@ async def _ask(view: View, verb: Verb, *, form: Mapping[str, str] | None = None,
     document = {
         "action": rule.action.value, "matched": total,
         "matched_by_state": {state.value: one.count for state, one in counts.items()}, "more": more,
-        "examples": [to_message_document(one) for one in examples], "dry_run": True,
+        "examples": [to_message_document(one, tries=tries) for one in examples], "dry_run": True,
     }  # fmt: skip
     return Page("confirm.html", verb.value.capitalize(), context, document, 400 if refusal else 200, "messages")
 
@@ -122,7 +126,24 @@ async def _count(
     if filters == Filters():
         raise FormError(f"Say which messages to {verb.value}: tick some, or set a filter such as the destination.")
     selection = to_selection(filters, now=now)
-    return selection, await count_matches(store, selection, eligible_states(ACTIONS[verb].action, selection, to=to))
+    rule = ACTIONS[verb]
+    counts = await count_matches(store, selection, eligible_states(rule.action, selection, to=to))
+    if not counts and rule.takes_destination and to is None:
+        # What no route took has no destination of its own: it is counted, and the form asks for one.
+        states = eligible_states(rule.action, selection, to=SKIPPED_DESTINATION)
+        counts = await count_matches(store, selection, [one for one in states if one is State.SKIPPED])
+    return selection, counts
+
+
+def _needs_destination(to: str | None, counts: Mapping[State, MatchCount]) -> bool:
+    return not (to or "").strip() and State.SKIPPED in counts
+
+
+async def _list_destinations(view: View) -> list[str]:
+    """List the destinations that messages can be sent to: those of the configuration, and those of the tables."""
+    status = (await view.sample()).status
+    counted = set() if status is None else {one.name for one in status.destinations}
+    return sorted({*view.source.destinations, *counted} - {SKIPPED_DESTINATION})
 
 
 def _sum(counts: Mapping[State, MatchCount]) -> tuple[int, bool]:
@@ -133,16 +154,20 @@ def _sum(counts: Mapping[State, MatchCount]) -> tuple[int, bool]:
 async def _start(view: View, verb: Verb) -> Page | Redirect:
     """Start the job that a form asks for; ask again, with the reason, if something is missing."""
     job_id = to_job_id(view.form)
-    if (known := view.dashboard.jobs.get(job_id)) is not None:
+    if (known := view.dashboard.jobs.get(job_id, store=view.source.name)) is not None:
         return _redirect(view, known)
     filters = parse_filters(view.form)
     store = await view.open()
     now = await store.now()
     selection, counts = await _count(store, verb, filters, to=view.form.get("to") or None, now=now)
     total, more = _sum(counts)
+    needs_destination = ACTIONS[verb].takes_destination and _needs_destination(view.form.get("to"), counts)
     try:
-        order = parse_order(verb, view.form, total=total, more=more)
-    except FormError as error:
+        order = parse_order(
+            verb, view.form, total=total, more=more, needs_destination=needs_destination,
+            known=await _list_destinations(view) if view.form.get("to") else None,
+        )  # fmt: skip
+    except (FormError, UnknownDestination) as error:
         return await _ask(view, verb, form=view.form, refusal=str(error))
     job = _build_job(view, order, filters, job_id=job_id, total=total, more=more, now=now)
     return _redirect(view, view.dashboard.jobs.start(job, lambda one: run_change(one, store, selection, order)))
@@ -151,7 +176,7 @@ async def _start(view: View, verb: Verb) -> Page | Redirect:
 async def redrive_probe(view: View) -> Page | Redirect:
     """Redrive one failed message; the rest of its group follows if it is delivered."""
     job_id = to_job_id(view.form)
-    if (known := view.dashboard.jobs.get(job_id)) is not None:
+    if (known := view.dashboard.jobs.get(job_id, store=view.source.name)) is not None:
         return _redirect(view, known)
     filters = parse_filters(view.form).with_state(State.FAILED.value)
     store = await view.open()
@@ -195,8 +220,8 @@ def _redirect(view: View, job: Job) -> Redirect:
 
 async def show_job(view: View) -> Page:
     """Show what a job has done so far, and its result."""
-    job = view.dashboard.jobs.get(view.path("job"))
-    if job is None or job.store != view.source.name:
+    job = view.dashboard.jobs.get(view.path("job"), store=view.source.name)
+    if job is None:
         return await _show_kept_job(view)
     context: dict[str, Any] = {"job": job, "kept": None}
     return Page("job.html", "Job", context, job.to_document(), section="activity")
@@ -212,7 +237,7 @@ async def _show_kept_job(view: View) -> Page:
         _find_job(view)
     context = {"job": None, "kept": kept, "at": await store.now()}
     return Page(
-        "job.html", "Job", context, {"id": view.path("job"), "state": "done", "journal": kept}, section="activity"
+        "job.html", "Job", context, {"id": view.path("job"), "state": "ended", "journal": kept}, section="activity"
     )
 
 
@@ -226,8 +251,8 @@ async def cancel(view: View) -> Redirect:
 
 
 def _find_job(view: View) -> Job:
-    job = view.dashboard.jobs.get(view.path("job"))
-    if job is None or job.store != view.source.name:
+    job = view.dashboard.jobs.get(view.path("job"), store=view.source.name)
+    if job is None:
         raise NoSuchMessage(
             "This process runs no such job. If another one runs it, its result is in the journal when it is done: see "
             "Activity."

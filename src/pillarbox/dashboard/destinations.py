@@ -12,7 +12,8 @@ import msgspec
 from pillarbox.contracts.store import Action, BlockedKeyCount, JournalEntry, LaneBacklog, Registry
 from pillarbox.dashboard.actions import FormError
 from pillarbox.dashboard.charts import WINDOWS
-from pillarbox.dashboard.formatting import describe_retry
+from pillarbox.dashboard.conditions import Subject, build_line, merge_alerts
+from pillarbox.dashboard.formatting import describe_retry, name_relay
 from pillarbox.dashboard.overview import find_window
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.errors import ConfigError, NoSuchMessage
@@ -49,7 +50,8 @@ async def show_destinations(view: View) -> Page:
     rows = (
         [] if sample.status is None else [one for one in sample.status.destinations if one.name != SKIPPED_DESTINATION]
     )
-    context = {"rows": rows, "status": sample.status, "at": sample.at}
+    lines = {line.name: line for line in sample.lines if line.subject is Subject.DESTINATION}
+    context = {"rows": [(one, lines[one.name]) for one in rows], "status": sample.status, "at": sample.at}
     document = {"destinations": [] if sample.status is None else msgspec.to_builtins(rows)}
     return Page("destinations.html", "Destinations", context, document, section="destinations")
 
@@ -90,7 +92,7 @@ async def show_destination(view: View) -> Page:
     sample = await view.sample()
     status = sample.status
     found = None if status is None else next((one for one in status.destinations if one.name == name), None)
-    if found is None:
+    if found is None or status is None:
         raise NoSuchMessage(f"There is no destination {name}: no message, relay, pause or setting names it.")
     store = await view.open()
     registry = await store.registry(lease=view.source.relay_settings.lease)
@@ -98,9 +100,15 @@ async def show_destination(view: View) -> Page:
     journal = await store.journal(destination=name, messages=False, limit=_EVENTS)
     backlogs = await store.lane_backlogs(name, limit=_LANE_COUNTED_TO)
     configured = view.source.destinations.get(name)
-    examined = None if configured is None else await view.dashboard.examinations.get(
-        configured, topics=[topic.topic for topic in found.topics], fresh=view.query.get("doctor") == "1"
-    )  # fmt: skip
+    examined = None
+    if configured is not None and view.is_own:
+        examined = await view.dashboard.examinations.get(
+            configured,
+            store=view.source.name,
+            topics=[topic.topic for topic in found.topics],
+            fresh=view.query.get("doctor") == "1",
+        )
+    alerts = [alert for alert in sample.alerts if alert.destination == name]
     entries = [] if configured is None else list_destination_entries(configured)
     context: dict[str, Any] = {
         "one": found,
@@ -115,7 +123,8 @@ async def show_destination(view: View) -> Page:
         "retry": "" if configured is None else describe_retry(configured.section.settings.retry),
         "window": find_window(view),
         "windows": WINDOWS,
-        "alerts": [alert for alert in sample.alerts if alert.destination == name],
+        "line": build_line(status, found, alerts),
+        "groups": merge_alerts(alerts),
         "at": registry.now,
     }
     document: dict[str, Any] = {
@@ -139,7 +148,7 @@ def _to_blocked_document(one: BlockedKeyCount) -> dict[str, Any]:
 def _list_owners(registry: Registry, destination: str) -> list[tuple[UUID, str, int, int]]:
     """List the relays that own lanes of a destination: id, name, colour, number of lanes."""
     owners = registry.owners.get(destination, {})
-    names = {relay.relay_id: f"{relay.service} on {relay.host} ({relay.pid})" for relay in registry.relays}
+    names = {relay.relay_id: name_relay(relay) for relay in registry.relays}
     order = sorted(set(owners.values()), key=str)
     return [
         (relay_id, names.get(relay_id, str(relay_id)), number % _COLOURS, list(owners.values()).count(relay_id))

@@ -36,23 +36,24 @@ class Examinations:
     """Connects to configured destinations as the doctor does, and keeps what it found. Nothing is sent."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[float, DestinationFindings]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._found: dict[tuple[str, str], tuple[float, DestinationFindings]] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     async def get(
-        self, one: ConfiguredDestination, *, topics: Sequence[str], fresh: bool = False
+        self, one: ConfiguredDestination, *, store: str, topics: Sequence[str], fresh: bool = False
     ) -> DestinationFindings | None:
         """Return what was found of late; None while it is being looked up for the first time."""
-        known = self._found.get(one.name)
+        key = store, one.name
+        known = self._found.get(key)
         if fresh or known is None or time.monotonic() - known[0] > _KEPT:
-            task = self._tasks.get(one.name)
+            task = self._tasks.get(key)
             if task is None:
-                task = self._tasks[one.name] = asyncio.create_task(self._examine(one, topics))
+                task = self._tasks[key] = asyncio.create_task(self._examine(key, one, topics))
             await asyncio.wait({task}, timeout=_LIMIT.total_seconds() if fresh else _PATIENCE)
-        found = self._found.get(one.name)
+        found = self._found.get(key)
         return None if found is None else found[1]
 
-    async def _examine(self, one: ConfiguredDestination, topics: Sequence[str]) -> None:
+    async def _examine(self, key: tuple[str, str], one: ConfiguredDestination, topics: Sequence[str]) -> None:
         async def read_topics() -> Sequence[str]:
             return topics
 
@@ -60,9 +61,9 @@ class Examinations:
             findings = await examine_destination(
                 one.transport_options.build_transport, topics=read_topics, limit=TimeLimit(_LIMIT)
             )
-            self._found[one.name] = time.monotonic(), DestinationFindings(findings=findings, at=datetime.now(UTC))
+            self._found[key] = time.monotonic(), DestinationFindings(findings=findings, at=datetime.now(UTC))
         finally:
-            self._tasks.pop(one.name, None)
+            self._tasks.pop(key, None)
 
     async def close(self) -> None:
         """End every examination that is under way."""

@@ -3,77 +3,75 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from pillarbox.contracts.store import FailureGroup, Order, Selection
+from pillarbox.contracts.store import GROUPS_WALKED, Order, Selection
 from pillarbox.dashboard.actions import Order as ActionOrder
 from pillarbox.dashboard.actions import Verb, describe_command
 from pillarbox.dashboard.filters import FilterError, Filters, to_query
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.message import State
-from pillarbox.operations.documents import to_message_document
+from pillarbox.operations.documents import to_failure_document, to_message_document
+from pillarbox.operations.failures import CAUSES, COUNTED_TO, FailureCause, Sort, find_causes
 
 __all__ = ["NOTE_ACTION", "add_note", "show_failures", "show_group"]
 
 NOTE_ACTION: Final = "note"
-_GROUPS: Final = 100
-_COUNTED_TO: Final = 10_000
 _SAMPLE: Final = 20
 _NOTES: Final = 20
 _LONGEST_NOTE: Final = 500
-_SORTS: Final = ("count", "latest", "first", "keys")
 
 
 async def show_failures(view: View) -> Page:
     """List the groups of failed and held messages, the largest first."""
+    sort = _parse_sort(view.query.get("sort", Sort.COUNT.value))
+    destination = view.query.get("destination") or None
     store = await view.open()
     now = await store.now()
-    groups = list(await store.failure_groups(limit=_GROUPS, counted_to=_COUNTED_TO))
-    destination = view.query.get("destination") or None
-    if destination is not None:
-        groups = [group for group in groups if group.destination == destination]
-    sort = view.query.get("sort", "count")
+    found = await find_causes(store, Selection(destination=destination), sort=sort, limit=CAUSES)
     context = {
-        "groups": [(group, _to_path(view, group)) for group in sort_groups(groups, sort)],
+        "groups": [(cause, _to_path(view, cause), _to_action(cause)) for cause in found.causes],
         "destination": destination,
-        "sort": sort,
-        "counted_to": _COUNTED_TO,
-        "is_cut": any(group.more for group in groups),
+        "sort": sort.value,
+        "counted_to": COUNTED_TO,
+        "is_cut": found.is_cut,
         "at": now,
-        "command": "pillarbox failures" + (f" --destination {destination}" if destination else ""),
-    }
-    return Page("failures.html", "Failures", context, {"failures": [_to_document(one) for one in groups]},
-                section="failures")  # fmt: skip
+        "command": " ".join([
+            "pillarbox failures",
+            *(["--newest"] if sort is Sort.LATEST else []),
+            *([f"--destination {shlex.quote(destination)}"] if destination else []),
+        ]),
+    }  # fmt: skip
+    document = {"failures": [to_failure_document(one) for one in found.causes]}
+    return Page("failures.html", "Failures", context, document, section="failures")
 
 
-def sort_groups(groups: list[FailureGroup], by: str) -> list[FailureGroup]:
-    """Sort groups by their size, their latest or first failure, or the keys they block."""
-    match by:
-        case "count":
-            return groups
-        case "latest":
-            return sorted(groups, key=lambda group: group.last_at, reverse=True)
-        case "first":
-            return sorted(groups, key=lambda group: group.first_at)
-        case "keys":
-            return sorted(groups, key=lambda group: -group.keys)
-    raise FilterError(f"Groups cannot be sorted by {by[:20]!r}: there are {', '.join(_SORTS)}.")
+def _parse_sort(text: str) -> Sort:
+    try:
+        return Sort(text)
+    except ValueError:
+        raise FilterError(
+            f"Groups cannot be sorted by {text[:20]!r}: there are {', '.join(one.value for one in Sort)}."
+        ) from None
 
 
-def _to_path(view: View, group: FailureGroup) -> str:
-    """Return the address of a group; of failures that an older release closed, all failed ones of the destination."""
-    if not group.fingerprint:
-        return view.url("messages", to_query(Filters(destination=group.destination, state=State.FAILED.value)))
-    filters = Filters(destination=group.destination, fingerprint=group.fingerprint)
+def _to_path(view: View, cause: FailureCause) -> str:
+    """Return the address of a cause; of rows without a fingerprint, all failed ones of the destination."""
+    if not cause.fingerprint:
+        return view.url("messages", to_query(Filters(destination=cause.destination, state=State.FAILED.value)))
+    filters = Filters(destination=cause.destination, fingerprint=cause.fingerprint)
     return view.url("failures/group", to_query(filters))
 
 
-def _to_document(group: FailureGroup) -> dict[str, Any]:
-    document = {name: getattr(group, name) for name in group.__struct_fields__ if name != "example"}
-    return {**document, "error": group.example.last_error, "example_id": group.example.id}
+def _to_action(cause: FailureCause) -> str:
+    """Return the query that selects what an action on the group changes; nothing without a fingerprint."""
+    if not cause.fingerprint:
+        return ""
+    return to_query(Filters(destination=cause.destination, fingerprint=cause.fingerprint, state=State.FAILED.value))
 
 
 async def show_group(view: View) -> Page:
@@ -83,11 +81,12 @@ async def show_group(view: View) -> Page:
         raise FilterError("A group of failures is named by its destination and its fingerprint: open it from Failures.")
     store = await view.open()
     now = await store.now()
-    groups = await store.failure_groups(limit=_GROUPS, counted_to=_COUNTED_TO)
-    group = next((one for one in groups if (one.destination, one.fingerprint) == (destination, fingerprint)), None)
+    found = await find_causes(store, Selection(destination=destination), limit=GROUPS_WALKED)
+    group = next((one for one in found.causes if one.fingerprint == fingerprint), None)
     filters = Filters(destination=destination, fingerprint=fingerprint, state=State.FAILED.value)
     selection = Selection(destination=destination, fingerprint=fingerprint, states=[State.FAILED])
     rows = await store.find(selection, limit=_SAMPLE, payloads=False, order=Order.NEWEST)
+    tries = await store.count_tries(rows) if rows else {}
     journal = await store.journal(destination=destination, actions=[NOTE_ACTION], messages=False, limit=200)
     notes = [entry for entry in journal if entry.selection == _to_note_key(destination, fingerprint)][-_NOTES:]
     context = {
@@ -95,6 +94,7 @@ async def show_group(view: View) -> Page:
         "destination": destination,
         "fingerprint": fingerprint,
         "rows": rows,
+        "tries": tries,
         "types": Counter(one.type for one in rows).most_common(5),
         "topics": Counter(one.topic for one in rows).most_common(5),
         "query": to_query(filters),
@@ -105,8 +105,8 @@ async def show_group(view: View) -> Page:
         "discard_command": describe_command(filters, ActionOrder(verb=Verb.DISCARD)),
     }
     document = {
-        "failures": [] if group is None else [_to_document(group)],
-        "messages": [to_message_document(one) for one in rows],
+        "failures": [] if group is None else [to_failure_document(group)],
+        "messages": [to_message_document(one, tries=tries) for one in rows],
         "notes": notes,
     }
     return Page("group.html", "Failures of one cause", context, document, section="failures")

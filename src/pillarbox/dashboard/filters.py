@@ -184,16 +184,14 @@ def _parse_time(text: str | None, now: datetime) -> datetime | None:
 _FLAGS: Final = {
     "state": "--state", "destination": "--destination", "topic": "--topic", "type": "--type", "key": "--key",
     "correlation": "--correlation", "error": "--error", "fingerprint": "--fingerprint", "since": "--since",
-    "until": "--until", "phase": "--phase",
+    "until": "--until", "phase": "--phase", "attempts": "--min-attempts",
 }  # fmt: skip
 
 
 def to_flags(filters: Filters) -> str:
-    """Write filters as `pillarbox messages` takes them, quoted for a shell."""
-    if filters.ids:
-        return " ".join(map(str, filters.ids))
-    flags = [f"{_FLAGS[name]} {shlex.quote(value)}" for name, value in _list_pairs(filters) if name in _FLAGS]
-    return " ".join(flags)
+    """Write all filters as `pillarbox messages` takes them, quoted for a shell: one left out would select more."""
+    pairs = [(name, value) for name, value in _list_pairs(filters) if name != "ids"]
+    return " ".join([*map(str, filters.ids), *(f"{_FLAGS[name]} {shlex.quote(value)}" for name, value in pairs)])
 
 
 # --- search ---

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
-from pillarbox.contracts.store import InboxActivity, InboxCount, InboxFailure, InboxSelection
-from pillarbox.dashboard.actions import FormError, Verb
+from pillarbox.contracts.store import InboxActivity, InboxCount, InboxFailure, InboxSelection, Store
+from pillarbox.dashboard.actions import ACTIONS, TYPED_ABOVE, FormError, Verb, parse_order
 from pillarbox.dashboard.changes import to_job_id
 from pillarbox.dashboard.filters import FilterError
-from pillarbox.dashboard.formatting import format_payload, hide_headers
+from pillarbox.dashboard.formatting import MOST_SHOWN, format_payload, hide_headers
 from pillarbox.dashboard.jobs import Job, run_inbox_change
+from pillarbox.dashboard.listing import COUNTED_TO
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.decoding import decode_incoming
 from pillarbox.errors import DecodeError, NoSuchMessage
@@ -26,6 +28,7 @@ from pillarbox.operations.documents import read_inbox_event, read_inbox_type, to
 __all__ = [
     "ask_discard",
     "ask_redrive",
+    "describe_inbox_command",
     "discard",
     "group_failures",
     "list_consumers",
@@ -36,7 +39,8 @@ __all__ = [
 ]
 
 _SHOWN: Final = 100
-_LISTED: Final = 10_000
+_LISTED: Final = 1_000
+"""Failed messages that are read before an action, each with what arrived. Above, a count is bounded."""
 _GROUPS: Final = 10
 _WINDOW: Final = timedelta(minutes=10)
 
@@ -62,6 +66,7 @@ async def show_inbox(view: View) -> Page:
         "asked": asked,
         "records": records,
         "retention": view.source.relay_settings.retention,
+        "command": describe_inbox_command(selection),
         "at": now,
     }
     document: dict[str, Any] = {
@@ -177,8 +182,14 @@ async def show_payload(view: View) -> Page:
     except DecodeError:
         content = b""
     text = format_payload(content, event.content_type if event is not None else "")
-    context = {"failure": failure, "text": _Shown(text), "size": len(content), "is_kept": bool(failure.content)}
-    document = {"failures": [to_inbox_document(failure, payload=True)]}
+    context = {
+        "failure": failure,
+        "text": _Shown(text),
+        "size": len(content),
+        "is_cut": len(content) > MOST_SHOWN,
+        "is_kept": bool(failure.content),
+    }
+    document = {"failures": [to_inbox_document(failure, payload=view.wants_json)]}
     return Page("inbox_payload.html", "Payload", context, document, section="inbox")
 
 
@@ -211,13 +222,15 @@ async def _ask(view: View, verb: Verb, values: Any, *, refusal: str = "") -> Pag
     selection = _read_selection(values)
     _check_named(selection, verb)
     store = await view.open()
-    found = await store.inbox_failures(selection, limit=_LISTED)
-    unkept = sum(not one.content for one in found) if verb is Verb.REDRIVE else 0
+    found, matched = await _count(store, selection, verb)
     context = {
         "verb": verb,
         "selection": selection,
-        "total": len(found) - unkept,
-        "unkept": unkept,
+        "total": matched.total,
+        "more": matched.more,
+        "unkept": matched.unkept,
+        "is_typed": matched.more or matched.total > TYPED_ABOVE,
+        "command": describe_inbox_command(selection, verb),
         "examples": [(one, read_inbox_type(one)) for one in found[:3]],
         "fields": [(name, values.get(name, "")) for name in ("consumer", "message_id", "error") if values.get(name)],
         "job": values.get("job") or secrets.token_hex(8),
@@ -225,8 +238,45 @@ async def _ask(view: View, verb: Verb, values: Any, *, refusal: str = "") -> Pag
         "back": view.url("inbox", _to_selection_query(selection)),
         "at": await store.now(),
     }
-    document = {"matched": len(found) - unkept, "dry_run": True, "error": refusal or None}
+    document = {"matched": matched.total, "more": matched.more, "dry_run": True, "error": refusal or None}
     return Page("inbox_confirm.html", verb.value.capitalize(), context, document, 400 if refusal else 200, "inbox")
+
+
+class _Matched(NamedTuple):
+    """Failed messages of inboxes that an action would change."""
+
+    total: int
+    more: bool
+    """True if counting stopped at its limit."""
+    unkept: int
+    """Messages that cannot be redriven, because what arrived was not kept."""
+
+
+async def _count(store: Store, selection: InboxSelection, verb: Verb) -> tuple[Sequence[InboxFailure], _Matched]:
+    """Count what an action would change; return also the first of it."""
+    found = await store.inbox_failures(selection, limit=_LISTED + 1)
+    unkept = sum(not one.content for one in found) if verb is Verb.REDRIVE else 0
+    total, more = len(found), len(found) > _LISTED
+    if more:
+        total = _LISTED
+        if selection == InboxSelection(consumer=selection.consumer) and not unkept:
+            # All failed messages of one consumer are counted without reading what arrived.
+            counts = {one.consumer: one for one in await store.inbox_counts(limit=COUNTED_TO)}
+            if (count := counts.get(selection.consumer or "")) is not None:
+                total, more = count.failed, count.more
+    return found, _Matched(total - unkept, more, unkept)
+
+
+def describe_inbox_command(selection: InboxSelection, verb: Verb | None = None, *, reason: str = "") -> str:
+    """Write the command line that does the same: with every condition, for one left out would select more."""
+    parts = ["pillarbox inbox", "list" if verb is None else verb.value, *map(shlex.quote, selection.message_ids or ())]
+    if selection.consumer is not None:
+        parts.append(f"--consumer {shlex.quote(selection.consumer)}")
+    if selection.error is not None:
+        parts.append(f"--error {shlex.quote(selection.error)}")
+    if verb is not None and (reason or ACTIONS[verb].needs_reason):
+        parts.append(f"--reason {shlex.quote(reason or 'why')}")
+    return " ".join(parts)
 
 
 def _check_named(selection: InboxSelection, verb: Verb) -> None:
@@ -236,20 +286,22 @@ def _check_named(selection: InboxSelection, verb: Verb) -> None:
 
 async def _start(view: View, verb: Verb) -> Page | Redirect:
     job_id = to_job_id(view.form)
-    known = view.dashboard.jobs.get(job_id)
+    known = view.dashboard.jobs.get(job_id, store=view.source.name)
     if known is not None:
         return Redirect(view.url(f"jobs/{known.id}"), known.to_document())
     selection = _read_selection(view.form)
     _check_named(selection, verb)
-    reason = " ".join(view.form.get("reason", "").split())
-    if verb is Verb.DISCARD and not reason:
-        return await _ask(view, verb, view.form, refusal="Say why: the journal keeps the reason.")
     store = await view.open()
-    found = await store.inbox_failures(selection, limit=_LISTED)
+    _, matched = await _count(store, selection, verb)
+    try:
+        order = parse_order(verb, view.form, total=matched.total, more=matched.more)
+    except FormError as error:
+        return await _ask(view, verb, view.form, refusal=str(error))
     job = Job(
-        job_id, store=view.source.name, title=f"pillarbox inbox {verb.value} --consumer {selection.consumer or '*'}",
-        done_word="redriven" if verb is Verb.REDRIVE else "discarded", total=len(found), by=view.user.name,
-        reason=reason, started_at=await store.now(),
+        job_id, store=view.source.name, title=describe_inbox_command(selection, verb, reason=order.reason),
+        done_word=order.rule.done, total=matched.total + matched.unkept, more=matched.more, by=view.user.name,
+        reason=order.reason, started_at=await store.now(),
     )  # fmt: skip
+    job.without_payload = matched.unkept
     started = view.dashboard.jobs.start(job, lambda one: run_inbox_change(one, store, selection, verb=verb))
     return Redirect(view.url(f"jobs/{started.id}"), started.to_document())

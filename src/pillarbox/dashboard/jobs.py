@@ -34,6 +34,8 @@ class JobState:
 
     RUNNING: Final = "running"
     DONE: Final = "done"
+    PARTLY: Final = "partly"
+    """It went through everything, and some of what was counted was not changed."""
     CANCELLED: Final = "cancelled"
     FAILED: Final = "failed"
 
@@ -56,6 +58,8 @@ class Job:
         self.state = JobState.RUNNING
         self.changed = 0
         self.without_payload = 0
+        self.left_alone = ""
+        """Why a job that ended by itself left the rest of what matched alone."""
         self.note = ""
         """What the job says about itself: what it waits for, or why it ended."""
         self.is_cancelled = False
@@ -66,10 +70,25 @@ class Job:
         return self.state == JobState.RUNNING
 
     @property
+    def rest(self) -> int:
+        """Messages that were counted before, and are not changed."""
+        return 0 if self.more else max(self.total - self.changed - self.without_payload, 0)
+
+    @property
     def elsewhere(self) -> int:
-        """Messages that matched before, and were changed by somebody else meanwhile."""
-        is_known = self.state == JobState.DONE and not self.more
-        return max(self.total - self.changed - self.without_payload, 0) if is_known else 0
+        """Messages that did not match any more when it was their turn."""
+        is_gone_through = self.state in (JobState.DONE, JobState.PARTLY) and not self.left_alone
+        return self.rest if is_gone_through else 0
+
+    @property
+    def headline(self) -> str:
+        """How it ended, in two words."""
+        if self.state == JobState.PARTLY:
+            return "Partly done" if self.changed else "Nothing was changed"
+        return {
+            JobState.RUNNING: "Running", JobState.DONE: "Done", JobState.CANCELLED: "Cancelled",
+            JobState.FAILED: "Failed",
+        }[self.state]  # fmt: skip
 
     @property
     def share(self) -> int:
@@ -84,14 +103,19 @@ class Job:
         if self.without_payload:
             text += f", {self.without_payload:,} skipped: their payload was not kept"
         if self.elsewhere:
-            text += f", {self.elsewhere:,} skipped: a relay or somebody else changed them meanwhile"
+            text += f", {self.elsewhere:,} skipped: they no longer matched, or a relay was sending them"
+        elif self.left_alone and self.rest:
+            text += f", {self.rest:,} left as they are: {self.left_alone}"
+        elif self.state in (JobState.CANCELLED, JobState.FAILED) and self.rest:
+            text += f", {self.rest:,} left as they are"
         return f"{text}."
 
     def to_document(self) -> Mapping[str, object]:
         return {
             "id": self.id, "store": self.store, "title": self.title, "state": self.state, "by": self.by,
             "reason": self.reason, "matched": self.total, "more": self.more, "changed": self.changed,
-            "without_payload": self.without_payload, "changed_elsewhere": self.elsewhere, "note": self.note,
+            "without_payload": self.without_payload, "changed_elsewhere": self.elsewhere,
+            "left_alone": self.rest if not self.is_running else None, "result": self.describe(), "note": self.note,
             "started_at": self.started_at,
         }  # fmt: skip
 
@@ -103,20 +127,24 @@ class Jobs:
     """The jobs of a dashboard, the latest of them."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[tuple[str, str], Job] = {}
+        """By store and id: a form of one store must not show a job of another."""
 
-    def get(self, job_id: str) -> Job | None:
-        return self._jobs.get(job_id)
+    def get(self, job_id: str, *, store: str | None = None) -> Job | None:
+        """Return a job of a store, or of any."""
+        if store is not None:
+            return self._jobs.get((store, job_id))
+        return next((job for job in self._jobs.values() if job.id == job_id), None)
 
     def list_latest(self, store: str, *, limit: int = 10) -> list[Job]:
         return [job for job in reversed(self._jobs.values()) if job.store == store][:limit]
 
     def start(self, job: Job, run: Run) -> Job:
         """Run a job in the background. One with the same id is the same form sent twice: it does not run again."""
-        if (known := self._jobs.get(job.id)) is not None:
+        if (known := self._jobs.get((job.store, job.id))) is not None:
             return known
-        self._jobs[job.id] = job
-        for old in [one.id for one in self._jobs.values() if not one.is_running][
+        self._jobs[job.store, job.id] = job
+        for old in [key for key, one in self._jobs.items() if not one.is_running][
             : max(len(self._jobs) - _MOST_KEPT, 0)
         ]:
             del self._jobs[old]
@@ -126,7 +154,7 @@ class Jobs:
     async def _run(self, job: Job, run: Run) -> None:
         try:
             await run(job)
-            job.state = JobState.CANCELLED if job.is_cancelled else JobState.DONE
+            job.state = _judge(job)
         except asyncio.CancelledError:
             job.state, job.note = JobState.CANCELLED, "The dashboard was stopped."
             raise
@@ -139,6 +167,16 @@ class Jobs:
     async def close(self) -> None:
         """Stop what runs, between two batches or in one: each batch is a transaction."""
         await cancel_all([job.task for job in self._jobs.values() if job.task is not None and not job.task.done()])
+
+
+def _judge(job: Job) -> str:
+    """Return the state in which a job ends whose run raised nothing."""
+    if job.is_cancelled:
+        return JobState.CANCELLED
+    if job.left_alone:
+        return JobState.FAILED
+    is_short = job.without_payload > 0 or job.rest > 0 or (job.more and not job.changed)
+    return JobState.PARTLY if is_short else JobState.DONE
 
 
 # --- what jobs do ---
@@ -183,6 +221,10 @@ async def run_probe(job: Job, store: OperatorStore, selection: Selection, order:
     now = await store.now()
     one = Selection(ids=[probe_id])
     result = await change_batch(store, one, order, by=job.by, limit=1, now=now)
+    if not result.count:
+        job.left_alone = "the probe was not redriven, so nothing followed it"
+        job.note = f"Message {probe_id} could not be redriven: somebody redrove or discarded it meanwhile."
+        return
     job.changed += result.count
     job.note = f"Message {probe_id} was redriven as a probe; the rest follows when it is delivered."
     deadline = now + _PROBE_TIMEOUT
@@ -194,15 +236,14 @@ async def run_probe(job: Job, store: OperatorStore, selection: Selection, order:
             await run_change(job, store, selection, order)
             return
         if state is State.FAILED:
-            job.note = (
-                f"The probe, message {probe_id}, failed again: {found[0].last_error or ''} The rest was left alone."
-            )
+            job.left_alone = "the probe failed again"
+            job.note = redact_line(f"Message {probe_id} failed again: {found[0].last_error or 'no error is known'}")
             return
         if await store.now() > deadline:
             seconds = _PROBE_TIMEOUT.total_seconds()
-            job.note = (
-                f"The probe, message {probe_id}, was not delivered within {seconds:g} s. The rest was left alone."
-            )
+            job.left_alone = f"the probe was not delivered within {seconds:g} s"
+            is_now = "gone" if state is None else state.value
+            job.note = f"Message {probe_id} is {is_now}. If it is delivered later, redrive the rest then."
             return
         await asyncio.sleep(_PROBE_INTERVAL)
 

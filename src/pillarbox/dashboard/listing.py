@@ -74,7 +74,7 @@ def _needs_walk(selection: Selection) -> bool:
     """Return whether a condition is set that no index of the large states serves."""
     if selection.ids is not None or selection.message_ids is not None or selection.correlation_id is not None:
         return False
-    if selection.phase in (Phase.LATER, Phase.PARKED, Phase.HELD):
+    if selection.phase in (Phase.LATER, Phase.RETRY, Phase.PARKED, Phase.HELD):
         return False
     free = Selection(states=selection.states, after=selection.after, before=selection.before)
     return selection != free

@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from pillarbox.contracts.store import Action, JournalEntry, Phase, PhaseCount, Selection, Store
-from pillarbox.dashboard.actions import ACTIONS, list_allowed
+from pillarbox.dashboard.actions import ACTIONS, ActionRule, list_allowed
 from pillarbox.dashboard.filters import (
     FilterError,
     Filters,
@@ -23,7 +23,14 @@ from pillarbox.dashboard.filters import (
     to_query,
     to_selection,
 )
-from pillarbox.dashboard.formatting import describe_wait, format_count, format_payload, hide_headers, list_wire_headers
+from pillarbox.dashboard.formatting import (
+    MOST_SHOWN,
+    describe_wait,
+    format_count,
+    format_payload,
+    hide_headers,
+    list_wire_headers,
+)
 from pillarbox.dashboard.listing import Listing, find_by_message_id, list_page
 from pillarbox.dashboard.sources import Sample
 from pillarbox.dashboard.view import Page, Redirect, View
@@ -46,6 +53,8 @@ async def show_messages(view: View) -> Page:
     place = _parse_place(view.query)
     store = await view.open()
     now = await store.now()
+    if filters.phase is not None and filters.state not in (None, _PHASE_STATES[Phase(filters.phase)].value):
+        filters = filters.with_state(filters.state)  # another state was chosen in the menu
     # Without a filter, all states together would be a walk through history.
     shown = filters.with_state(State.PENDING.value) if filters.state is None and filters.is_empty else filters
     if filters.phase is not None and filters.state is None:
@@ -55,9 +64,11 @@ async def show_messages(view: View) -> Page:
     rows = list(listing.messages) if not place.is_newer else list(reversed(listing.messages))
     sample = await view.sample()
     phases = await store.count_phases() if _shows_phases(shown) else []
+    tries = await store.count_tries(rows) if rows else {}
     context = {
         "filters": shown,
         "rows": rows,
+        "tries": tries,
         "listing": listing,
         "newest": place.order == "newest",
         "columns": _parse_columns(view.query.get("columns", "")),
@@ -66,18 +77,20 @@ async def show_messages(view: View) -> Page:
         "newer_query": _to_newer(shown, place, rows, listing, view.query),
         "is_first": place == _Place(order=place.order),
         "chips": [(name, value, to_query(rest)) for name, value, rest in list_chips(shown)],
+        "known": _list_known(sample, rows),
+        "errors_query": _to_errors(shown),
         "tabs": _list_tabs(shown, sample),
         "phases": _list_phases(shown, sample, phases),
         "query": to_query(shown),
         "oldest_query": to_query(shown, order="id"),
         "newest_query": to_query(shown),
         "command": f"pillarbox messages list {to_flags(shown)}".strip(),
-        "actions": [rule for rule in ACTIONS.values() if _applies(rule.states, shown)],
+        "actions": [rule for rule in ACTIONS.values() if _applies(rule, shown)],
         "at": now,
         "is_new": sample.status is not None and not sample.status.destinations and filters.is_empty,
     }
     document = {
-        "messages": [to_message_document(one) for one in rows],
+        "messages": [to_message_document(one, tries=tries) for one in rows],
         "next": listing.next,
         "complete": not listing.is_cut,
     }
@@ -87,7 +100,8 @@ async def show_messages(view: View) -> Page:
 COLUMNS: Final = ("type", "topic", "key", "destination", "attempts", "age", "error")
 """Columns of the list that can be left out. The id and the state are always there."""
 _PHASE_STATES: Final = {
-    Phase.DUE: State.PENDING, Phase.LATER: State.PENDING, Phase.PARKED: State.PENDING, Phase.HELD: State.FAILED,
+    Phase.DUE: State.PENDING, Phase.LATER: State.PENDING, Phase.RETRY: State.PENDING, Phase.PARKED: State.PENDING,
+    Phase.HELD: State.FAILED,
 }  # fmt: skip
 
 
@@ -166,8 +180,10 @@ def _to_newer(
     return "" if first is None else to_query(filters, newer=first, columns=query.get("columns"))
 
 
-def _applies(states: Sequence[State], filters: Filters) -> bool:
-    return filters.state is None or State(filters.state) in states
+def _applies(rule: ActionRule, filters: Filters) -> bool:
+    if filters.state == State.SKIPPED.value and rule.takes_destination:
+        return True
+    return filters.state is None or State(filters.state) in rule.states
 
 
 def _list_tabs(filters: Filters, sample: Sample) -> list[tuple[str, str, str]]:
@@ -183,6 +199,20 @@ def _list_tabs(filters: Filters, sample: Sample) -> list[tuple[str, str, str]]:
             counts[state.value] = f"{sum(getattr(one, name) for one in chosen for name in names):,}{'+' * more}"
     tabs = [(one.value, counts.get(one.value, ""), to_query(filters.with_state(one.value))) for one in State]
     return tabs if filters.is_empty else [("all", "", to_query(filters.with_state(None))), *tabs]
+
+
+def _list_known(sample: Sample, rows: Sequence[Message]) -> dict[str, list[str]]:
+    """List the topics and types that are known without a search, to suggest them in the filters."""
+    counted = [] if sample.status is None else sample.status.destinations
+    topics = {one.topic for one in rows} | {topic.topic for one in counted for topic in one.topics}
+    return {"topic": sorted(topics), "type": sorted({one.type for one in rows})}
+
+
+def _to_errors(filters: Filters) -> str:
+    """Return the query that looks for the key in errors instead; nothing if no key filters."""
+    if filters.key is None or filters.error is not None:
+        return ""
+    return to_query(msgspec.structs.replace(filters, key=None, error=filters.key))
 
 
 def _shows_phases(filters: Filters) -> bool:
@@ -201,12 +231,7 @@ def _list_phases(filters: Filters, sample: Sample, counts: Sequence[PhaseCount])
         numbers[phase] = sum(one.count for one in chosen), any(one.more for one in chosen)
     if sample.status is not None:
         rows = [one for one in sample.status.destinations if filters.destination in (None, one.name)]
-        pending = sum(one.due + one.later for one in rows)
-        waiting, is_more = (
-            (numbers[Phase.LATER][0] + numbers[Phase.PARKED][0]),
-            any(name in one.more for one in rows for name in ("due", "later")),
-        )
-        numbers[Phase.DUE] = max(pending - waiting, 0), is_more
+        numbers[Phase.DUE] = sum(one.due for one in rows), any("due" in one.more for one in rows)
     listed = [("any", "", to_query(filters.with_state(state.value)))]
     for phase in phases:
         count, more = numbers[phase]
@@ -228,9 +253,12 @@ async def show_message(view: View) -> Page:
     own = [entry for entry in journal if entry.destination == message.destination]
     siblings = await find_by_message_id(store, message.message_id, correlation_id=message.correlation_id)
     ahead, behind, behind_more = await _find_neighbours(store, message)
-    tries, is_waiting = count_tries(own, message.destination)
+    _, is_waiting = count_tries(own, message.destination)
+    tries = await store.count_tries(list({one.id: one for one in (*found, *siblings, *ahead, *behind)}.values()))
+    own_tries = tries.get(message.id)
     context = {
         "message": message,
+        "tries": tries,
         "others": found[1:],
         "journal": journal,
         "timeline": build_timeline(message, own, now),
@@ -241,13 +269,15 @@ async def show_message(view: View) -> Page:
         "behind_more": behind_more,
         "headers": hide_headers(message.headers),
         "wire": list_wire_headers(message),
-        "why": f"Tried {tries} times, {NOT_GIVEN_UP}." if tries and is_waiting and not message.state.is_closed else "",
+        "why": f"Tried {own_tries.count} times, {NOT_GIVEN_UP}."
+        if own_tries is not None and is_waiting and not message.state.is_closed
+        else "",
         "trace": _find_trace(view, message),
         "at": now,
         "show_command": f"pillarbox messages show {message.id}",
     }
     document = {
-        "messages": [to_message_document(one) for one in found],
+        "messages": [to_message_document(one, tries=tries) for one in found],
         "journal": [to_journal_document(entry) for entry in journal],
     }
     return Page("message.html", f"Message {message.id}", context, document, section="messages")
@@ -310,12 +340,15 @@ async def show_payload(view: View) -> Page | Response:
             "content-type": "application/octet-stream",
         }
         return Response(message.payload, headers=headers)
-    text = format_payload(message.payload, message.content_type) if message.payload_kept else ""
+    text = ""
     if message.payload_kept and view.dashboard.format_payload is not None:
-        text = view.dashboard.format_payload(message)
+        text = view.dashboard.format_payload(message)[:MOST_SHOWN]
+    elif message.payload_kept:
+        text = format_payload(message.payload, message.content_type)
     raw = {name: value.decode("utf-8", "backslashreplace") for name, value in (message.raw or {}).items()}
-    context = {"message": message, "text": _Shown(text), "size": len(message.payload), "raw": raw}
-    document = {"messages": [to_message_document(message, payload=True)]}
+    size = len(message.payload)
+    context = {"message": message, "text": _Shown(text), "size": size, "is_cut": size > MOST_SHOWN, "raw": raw}
+    document = {"messages": [to_message_document(message, payload=view.wants_json)]}
     return Page("payload.html", f"Payload of message {message.id}", context, document, section="messages")
 
 
@@ -403,4 +436,13 @@ async def search(view: View) -> Redirect:
         if chain:
             return Redirect(view.url("chains", f"id={quote(found.words, safe='')}"))
     by_key = msgspec.structs.replace(found.filters, key=found.words)
+    by_error = msgspec.structs.replace(found.filters, error=found.words)
+    if found.filters.error is None and not await _matches(store, by_key) and await _matches(store, by_error):
+        return Redirect(view.url("messages", to_query(by_error)))
     return Redirect(view.url("messages", to_query(by_key)))
+
+
+async def _matches(store: Store, filters: Filters) -> bool:
+    """Return whether a message matches, as far as a list looks."""
+    listing = await list_page(store, to_selection(filters, now=await store.now()), limit=1, newest=True)
+    return bool(listing.messages)

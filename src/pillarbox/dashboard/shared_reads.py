@@ -12,8 +12,9 @@ from pillarbox.contracts.store import Store
 __all__ = ["SharedReads"]
 
 _SHARED: Final = frozenset({
-    "claims", "count_blocked", "count_phases", "facts", "failure_groups", "find", "find_key", "inbox_activity",
-    "inbox_failures", "inbox_records", "journal", "lane_backlogs", "now", "pauses", "registry", "rollups", "tables",
+    "claims", "count_blocked", "count_phases", "count_tries", "facts", "failure_groups", "find", "find_key",
+    "inbox_activity", "inbox_failures", "inbox_records", "journal", "lane_backlogs", "now", "pauses", "registry",
+    "rollups", "tables",
 })  # fmt: skip
 """Calls that change nothing, and whose answer is small."""
 _MOST: Final = 1_000

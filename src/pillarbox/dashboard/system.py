@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pillarbox.contracts.finding import Finding, Severity
 from pillarbox.contracts.store import Action, StoreInspector
+from pillarbox.dashboard.formatting import name_relay
 from pillarbox.dashboard.view import Page, View
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.operations.configuration import list_entries
@@ -40,7 +41,12 @@ async def show_relays(view: View) -> Page:
     takeovers = await store.journal(actions=[Action.TOOK_OVER.value], messages=False, limit=_TAKEOVERS)
     versions = sorted({relay.version for relay in registry.relays})
     rows = [
-        (relay, count_lanes(registry, relay.relay_id), sorted(set(relay.destinations) - set(relay.reachable)))
+        (
+            relay,
+            name_relay(relay),
+            count_lanes(registry, relay.relay_id),
+            sorted(set(relay.destinations) - set(relay.reachable)),
+        )
         for relay in registry.relays
     ]
     context = {
@@ -50,7 +56,7 @@ async def show_relays(view: View) -> Page:
         "claims": claims,
         "takeovers": list(reversed(takeovers)),
         "skew": round((datetime.now(UTC) - registry.now).total_seconds(), 1),
-        "names": {relay.relay_id: f"{relay.service} on {relay.host} ({relay.pid})" for relay in registry.relays},
+        "names": {relay.relay_id: name_relay(relay) for relay in registry.relays},
         "at": registry.now,
     }
     document = {"relays": to_relay_documents(registry), "claims": claims, "takeovers": takeovers}
@@ -96,9 +102,12 @@ def _list_settings(view: View) -> list[Any]:
     if view.source.config is None:
         return []
     try:
-        return [entry for entry in list_entries(view.source.config) if entry.path[0] != "destinations"]
+        entries = list_entries(view.source.config)
     except ConfigError:
         return []
+    # The user may see this store, and perhaps no other one.
+    others = [entry.path for entry in entries if entry.path[0] == "stores" and entry.path[1] != view.source.name]
+    return [entry for entry in entries if entry.path[0] != "destinations" and entry.path not in others]
 
 
 async def _examine(view: View) -> list[tuple[str, Finding]]:

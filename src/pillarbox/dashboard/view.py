@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,16 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pillarbox.contracts.store import Store
-from pillarbox.dashboard.access import Role, User
+from pillarbox.dashboard.access import Role, User, is_own_request
 from pillarbox.dashboard.actions import FormError
 from pillarbox.dashboard.sources import Sample, StoreSource
 
 if TYPE_CHECKING:
     from pillarbox.dashboard.app import Dashboard
 
-__all__ = ["Answer", "Page", "Redirect", "View"]
+__all__ = ["Answer", "Page", "Redirect", "View", "wants_json"]
 
 _MAX_FORM: Final = 256 * 1024
+_FORM_SECONDS: Final = 10.0
 
 
 class Page(NamedTuple):
@@ -43,6 +45,15 @@ class Redirect(NamedTuple):
 
 
 Answer = Page | Redirect | Response
+
+
+def wants_json(request: Request) -> bool:
+    """Return True if a program asks: by `?format=json`, or because it accepts JSON and no HTML."""
+    chosen = request.query_params.get("format")
+    if chosen is not None:
+        return chosen == "json"
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
 
 
 class View:
@@ -87,6 +98,15 @@ class View:
         """True if a script asks, to keep a page current, and nobody waits for news of his own doing."""
         return self.request.method == "GET" and "hx-request" in self.request.headers
 
+    @property
+    def wants_json(self) -> bool:
+        return wants_json(self.request)
+
+    @property
+    def is_own(self) -> bool:
+        """False if another site may have started this request."""
+        return is_own_request(self.request.scope)
+
     async def sample(self, *, fresh: bool = False) -> Sample:
         return await self.dashboard.sampler.get(self.source.name, fresh=fresh)
 
@@ -100,11 +120,15 @@ class View:
 
     async def read_form(self) -> None:
         """Read the fields of a form that was sent, or of a JSON document with texts."""
-        body = b""
-        async for chunk in self.request.stream():
-            body += chunk
-            if len(body) > _MAX_FORM:
-                raise FormError(f"The form is larger than {_MAX_FORM} bytes.")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_FORM_SECONDS):
+                async for chunk in self.request.stream():
+                    body += chunk
+                    if len(body) > _MAX_FORM:
+                        raise FormError(f"The form is larger than {_MAX_FORM} bytes.")
+        except TimeoutError:
+            raise FormError(f"The form did not come within {_FORM_SECONDS:g} s; send it again.") from None
         try:
             self.form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=2_000))
         except (UnicodeDecodeError, ValueError):

@@ -16,8 +16,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol, Self
 
 from pillarbox.context import correlation, trace
+from pillarbox.errors import ConfigError, PillarboxError, SchemaError, StoreForbidden
 from pillarbox.message import MAX_TEXT
-from pillarbox.redaction import format_traceback
+from pillarbox.redaction import format_traceback, redact_error
 from pillarbox.retry import Backoff
 
 __all__ = ["BackgroundRunner", "ContextMiddleware", "Runnable", "lifespan"]
@@ -28,11 +29,13 @@ App = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 30.0
 """Seconds before a restart. What ran for longer than the longest wait starts with the first one again."""
+_LONGEST_START: Final = 10.0
+_START_INTERVAL: Final = 0.01
 _CORRELATION_HEADERS: Final = (b"x-correlation-id", b"x-request-id")
 
 
 class Runnable(Protocol):
-    """A `Relay` or a `Consumer`."""
+    """A `Relay` or a `Consumer`. Its text is its name in the log; `is_started`, if it has one, holds the start up."""
 
     async def run(self) -> None: ...
     def stop(self) -> None: ...
@@ -42,9 +45,11 @@ class BackgroundRunner:
     """Runs relays and consumers in a thread with a loop of their own, while its block lasts.
 
     A request that keeps the web service's loop busy does not delay them, and they do not delay it. Each is created in
-    that thread, by one of the functions, and stopped gracefully at the end. When one fails, the error is logged at
-    once, the others go on, and it is created again and started, after a wait that doubles up to half a minute. What is
-    down when the block ends raises its error there.
+    that thread, by one of the functions, and stopped gracefully at the end. The block begins when all have started, or
+    wait for a store or a broker that does not answer. An error that only a person can fix, such as missing tables, a
+    missing right or a wrong setting, is raised there instead. When one fails later, a line in the log names it and the
+    reason, the others go on, and it is created again and started, after a wait that doubles up to half a minute. If one
+    is down when the block ends, its error is raised there.
     """
 
     def __init__(self, *factories: Callable[[], Runnable]) -> None:
@@ -56,8 +61,11 @@ class BackgroundRunner:
         self._down: dict[int, BaseException] = {}
         """Why those that wait for their restart have failed."""
         self._error: BaseException | None = None
+        self._has_started = False
         self._started = threading.Event()
+        """All have started, or the thread has ended."""
         self._thread = threading.Thread(target=self._main, name="pillarbox-beside", daemon=True)
+        self._output = _Output()
 
     @property
     def is_running(self) -> bool:
@@ -65,10 +73,12 @@ class BackgroundRunner:
         return self._started.is_set() and self._thread.is_alive() and not self._down
 
     async def __aenter__(self) -> Self:
+        self._output.open()
         self._thread.start()
         await asyncio.to_thread(self._started.wait)
-        if not self._runners and self._error is not None:
-            raise self._error
+        if not self._has_started and self._error is not None:
+            self._output.close()
+            raise _shorten(self._error)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -77,15 +87,17 @@ class BackgroundRunner:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(self._stop)
         await asyncio.to_thread(self._thread.join)
+        self._output.close()
         if self._error is not None:
-            raise self._error
+            raise _shorten(self._error)
 
     def _main(self) -> None:
         try:
             asyncio.run(self._run())
         except BaseException as error:
             self._error = error
-            log.error("what runs beside the web service has failed\n%s", format_traceback(error))
+            if error not in self._down.values():
+                log.error("%s", redact_error(error) if _needs_a_person(error) else format_traceback(error))
         finally:
             self._started.set()
 
@@ -93,31 +105,54 @@ class BackgroundRunner:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._runners = {place: create() for place, create in enumerate(self._factories)}
-        self._started.set()
-        await asyncio.gather(*(self._supervise(place, self._stopping) for place in self._runners))
+        supervisors = [asyncio.create_task(self._supervise(place, self._stopping)) for place in self._runners]
+        await self._wait_for_start()
+        if self._has_started:
+            self._started.set()
+        else:
+            self._stop()
+        await asyncio.gather(*supervisors)
         for error in self._down.values():
             raise error
 
+    async def _wait_for_start(self) -> None:
+        """Return when all have started or failed, at the latest after some seconds: a web service must not hang."""
+        give_up_at = time.monotonic() + _LONGEST_START
+        while time.monotonic() < give_up_at:
+            await asyncio.sleep(_START_INTERVAL)
+            if any(map(_needs_a_person, self._down.values())):
+                return
+            if all(getattr(one, "is_started", True) for place, one in self._runners.items() if place not in self._down):
+                break
+        self._has_started = True
+
     async def _supervise(self, place: int, stopping: asyncio.Event) -> None:
         """Run one of them until it ends by itself or is stopped; start it again when it fails."""
-        backoff = _build_backoff()
+        backoff, reported = _build_backoff(), ""
         while True:
             began_at = time.monotonic()
             try:
                 await self._start(place)
             except (Exception, SystemExit) as error:
+                error.add_note(f"From the {self._runners[place]}.")
                 self._down[place] = error
             else:
+                log.info("the %s has stopped", self._runners[place])
+                return
+            failure = self._down[place]
+            if not self._has_started and _needs_a_person(failure):
+                log.error("the %s does not start: %s", self._runners[place], redact_error(failure))
                 return
             if stopping.is_set():
                 return
             if time.monotonic() - began_at > _LONGEST_WAIT:
                 backoff = _build_backoff()
-            wait = backoff.next_wait()
-            log.error(
-                "what runs beside the web service has failed, starting it again in %.1f s", wait,
-                exc_info=self._down[place],
-            )  # fmt: skip
+            wait, reason = backoff.next_wait(), redact_error(failure)
+            log.error("the %s has failed, starting it again in %.1f s: %s", self._runners[place], wait, reason)
+            if not isinstance(failure, PillarboxError) and reason != reported:
+                # Not an error of ours, so that its place is worth knowing; once, not with every restart.
+                log.error("%s", format_traceback(failure))
+            reported = reason
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), wait)
             if stopping.is_set():
@@ -125,8 +160,9 @@ class BackgroundRunner:
 
     async def _start(self, place: int) -> None:
         """Run one of them; after a failure it is created anew."""
-        if self._down.pop(place, None) is not None:
+        if place in self._down:
             self._runners[place] = self._factories[place]()
+            del self._down[place]
         await self._runners[place].run()
 
     def _stop(self) -> None:
@@ -135,6 +171,46 @@ class BackgroundRunner:
         for place, runner in self._runners.items():
             if place not in self._down:
                 runner.stop()
+
+
+class _Output:
+    """Shows the log of Pillarbox from info on, on stderr, while nothing else does.
+
+    Web servers such as uvicorn set up the logs of their own alone: without it nobody would see that a relay runs.
+    """
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("pillarbox")
+        self._handler: logging.Handler | None = None
+
+    def open(self) -> None:
+        if self._log.hasHandlers() or self._log.level != logging.NOTSET:
+            return
+        self._handler = logging.StreamHandler()
+        self._handler.setFormatter(logging.Formatter("%(levelname)-9s %(message)s"))
+        # An application that sets its logging up later takes over.
+        self._handler.addFilter(lambda _: not logging.getLogger().handlers)
+        self._log.addHandler(self._handler)
+        self._log.setLevel(logging.INFO)
+
+    def close(self) -> None:
+        if self._handler is not None:
+            self._log.removeHandler(self._handler)
+            self._log.setLevel(logging.NOTSET)
+            self._handler = None
+
+
+def _needs_a_person(error: BaseException) -> bool:
+    """Return whether starting again would not help: wrong settings, tables that do not fit, a missing right."""
+    return isinstance(error, ConfigError | SchemaError | StoreForbidden)
+
+
+def _shorten(error: BaseException) -> BaseException:
+    """Return an error of ours without its frames and causes: its sentence says everything, and the log has it."""
+    if not isinstance(error, PillarboxError):
+        return error
+    error.__cause__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
 
 
 def _build_backoff() -> Backoff:
@@ -178,7 +254,8 @@ def _find_correlation_id(headers: Mapping[bytes, bytes]) -> str | None:
     # A header that cannot be a correlation id is ignored: it is no reason to refuse a request.
     for name in _CORRELATION_HEADERS:
         text = _read_text(headers, name)
-        if text is not None and 0 < len(text) <= MAX_TEXT and text.isprintable():
+        # A byte above 127 becomes two in UTF-8, and the limit is one of bytes.
+        if text and text.isprintable() and len(text.encode()) <= MAX_TEXT:
             return text
     return None
 

@@ -155,7 +155,7 @@ def test_failures_have_a_page_with_their_reasons(using: str, viewer: Any) -> Non
     response = viewer.get(FAILURES)
     text = response.content.decode()
     assert [one.id for one in response.context["cl"].result_list] == [*(one.id for one in failed), held.id]
-    assert "timeout of call …" in text  # both, as one reason
+    assert "timeout of call #" in text  # both, as one reason
     assert "timeout of call 4711" in text
     assert "failed (held)" in text
     assert "hunter2" not in text

@@ -33,7 +33,7 @@ from pillarbox.integrations.django import conf
 from pillarbox.integrations.django.models import Failure, JournalLine, Message
 from pillarbox.message import State
 from pillarbox.operations.bulk import BATCH_SIZE, change_all, describe_result, format_count
-from pillarbox.operations.failures import group_failures
+from pillarbox.operations.failures import group_errors
 from pillarbox.operations.store_access import run_on_store
 from pillarbox.redaction import redact_block, redact_line
 from pillarbox.stores.rules import eligible_states
@@ -417,10 +417,12 @@ class FailureAdmin(MessageAdmin):
         if not self.has_view_permission(request):
             return []
         first = self.get_queryset(request).only("id", "destination", "last_error", "status_at").order_by(*self.ordering)
-        return [
-            {"group": group, "error": redact_line(group.error)}
-            for group in group_failures(list(first[:_GROUPED_FAILURES]))
-        ]
+        # What is secret is found in whole errors, and not in what is left of them.
+        rows = (
+            (one.destination, redact_line(one.last_error or ""), one.status_at, one.id)
+            for one in first[:_GROUPED_FAILURES]
+        )
+        return [{"group": group, "error": group.text} for group in group_errors(rows)]
 
 
 def _find_refusal(ids: list[int], change: MessageAction) -> str | None:

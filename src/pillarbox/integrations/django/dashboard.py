@@ -53,7 +53,12 @@ class DashboardThread:
 
     def answer(self, scope: MutableMapping[str, Any], body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         """Answer one request: status, headers and body."""
-        return asyncio.run_coroutine_threadsafe(self._answer(scope, body), self._loop).result(_TIMEOUT)
+        answer = asyncio.run_coroutine_threadsafe(self._answer(scope, body), self._loop)
+        try:
+            return answer.result(_TIMEOUT)
+        except TimeoutError:
+            answer.cancel()
+            return 503, [("content-type", "text/plain; charset=utf-8")], b"The dashboard did not answer in time.\n"
 
     def close(self) -> None:
         """Close the stores, and end the thread."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from pillarbox.events import DEFAULT_TYPES, Types
@@ -42,6 +43,11 @@ class DjangoKit(OutboxKit):
         Conditions are fields of the model `Message`.
         """
         return [row.to_message() for row in Row.objects.using(self._using).filter(**conditions).order_by("id")]
+
+    async def messages_async(self, **conditions: Any) -> Sequence[Message]:
+        """Do the same as `messages`, in async code."""
+        messages: Sequence[Message] = await sync_to_async(self.messages)(**conditions)
+        return messages
 
     def clear(self) -> None:
         """Delete every message and inbox record. For `TransactionTestCase`: Django's flush leaves them."""

@@ -36,6 +36,7 @@ def list_rows(result: Result) -> Iterator[tuple[str, int, str]]:
     """Yield the name of a count, the count, and its meaning."""
     yield "committed", result.committed, "orders, each in one transaction with its message"
     yield "rolled back", result.rolled_back, "orders, after their message was published"
+    yield "delivered", result.delivered, "messages, as the relays recorded it"
     yield "effects applied", result.effects, "orders in the consumer's database"
     yield "lost", result.lost, "committed, and neither applied nor kept as failed"
     yield "ghosts", result.ghosts, "applied although not committed, or applied once more"
@@ -44,6 +45,7 @@ def list_rows(result: Result) -> Iterator[tuple[str, int, str]]:
     yield "received twice", result.duplicates, "of them were repeats"
     yield "absorbed by the inbox", result.absorbed, "repeats that had no effect"
     yield "relays killed", result.kills, "with SIGKILL, and started again"
+    yield "in mid-delivery", result.kills_while_delivering, "of these kills had deliveries since the one before"
     yield "outages", result.outages, "of the consumer, killed with SIGKILL too"
     yield "failed", result.failed, "refused for good, kept, and blocking nothing: the poison message"
 
@@ -112,7 +114,7 @@ _BAR_WIDTH: Final = 40
 class Display(Protocol):
     """Shows the progress of a run, and its events."""
 
-    def show(self, progress: Progress) -> None: ...
+    def show(self, progress: Progress, *, is_last: bool = False) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -142,8 +144,8 @@ class LinesDisplay:
         self._next_at = 0.0
         say(title)
 
-    def show(self, progress: Progress) -> None:
-        if progress.seconds >= self._next_at:
+    def show(self, progress: Progress, *, is_last: bool = False) -> None:
+        if is_last or progress.seconds >= self._next_at:
             self._next_at = progress.seconds + _LINE_SECONDS
             self._say(format_progress(progress))
 
@@ -160,7 +162,7 @@ class TableDisplay:
         self._update = update
         self._note = ""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, *, is_last: bool = False) -> None:  # noqa: ARG002 - it shows each of them
         self._update(self._table(progress))
 
     def note(self, text: str) -> None:

@@ -40,7 +40,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Repeats that the inbox refused."""
     failed: Collection[str]
     """Orders whose message is kept as failed, by the relay or by the consumer."""
+    delivered: int
+    """Messages that the relays recorded as delivered."""
     kills: int
+    kills_while_delivering: int
+    """Kills of a relay in the middle of its work: messages were delivered since the kill before."""
     outages: int
 
 
@@ -49,6 +53,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     committed: int
     rolled_back: int
+    delivered: int
     effects: int
     lost: int
     """Committed, and neither applied nor kept as failed."""
@@ -60,6 +65,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int
     absorbed: int
     kills: int
+    kills_while_delivering: int
     outages: int
     failed: int
 
@@ -75,6 +81,7 @@ def compare(evidence: Evidence) -> Result:
     return Result(
         committed=len(committed),
         rolled_back=len(evidence.rolled_back),
+        delivered=evidence.delivered,
         effects=len(evidence.effects),
         lost=len(committed.keys() - set(first) - set(evidence.failed)),
         ghosts=len(evidence.effects) - len(first),
@@ -83,6 +90,7 @@ def compare(evidence: Evidence) -> Result:
         duplicates=len(evidence.received) - len(set(evidence.received)),
         absorbed=evidence.absorbed,
         kills=evidence.kills,
+        kills_while_delivering=evidence.kills_while_delivering,
         outages=evidence.outages,
         failed=len(evidence.failed),
     )

@@ -210,6 +210,8 @@ class _DemoRun:
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()
         self._kills = 0
+        self._kills_while_delivering = 0
+        self._delivered_at_kill = 0
         self._outages = 0
         self._consumer_is_up = False
 
@@ -220,10 +222,10 @@ class _DemoRun:
         while not self._schedule.is_over(progress) and progress.seconds < self._scenario.patience:
             display.show(progress)
             for fault in self._schedule.due_faults(progress):
-                display.note(self._inflict(fault))
+                display.note(self._inflict(fault, progress))
             await asyncio.sleep(_OBSERVE_INTERVAL)
             progress = await self._observe()
-        display.show(progress)
+        display.show(progress, is_last=True)
         self._stop()
         return await self._collect(is_complete=progress.is_received)
 
@@ -257,13 +259,15 @@ class _DemoRun:
                 )
             await asyncio.sleep(_OBSERVE_INTERVAL)
 
-    def _inflict(self, fault: Fault) -> str:
+    def _inflict(self, fault: Fault, progress: Progress) -> str:
         """Inflict a fault, and return a line that describes it."""
         match fault:
             case KillRelay(relay):
                 self._processes.relays[relay].kill()
                 self._processes.relays[relay].start()
                 self._kills += 1
+                self._kills_while_delivering += progress.delivered > self._delivered_at_kill
+                self._delivered_at_kill = progress.delivered
                 return f"relay {relay + 1} killed with SIGKILL, and started again"
             case ConsumerDown():
                 self._processes.consumer.kill()
@@ -287,17 +291,22 @@ class _DemoRun:
             orders=self._scenario.orders,
             committed=committed,
             rolled_back=rolled_back,
-            delivered=states[State.DELIVERED],
+            delivered=await self._count_delivered(),
             sending=states[State.SENDING],
             pending=states[State.PENDING],
             failed=states[State.FAILED],
             kills=self._kills,
+            kills_while_delivering=self._kills_while_delivering,
             outages=self._outages,
             received=self._setup.consumer_database.count_arrived(),
             consumer_is_up=self._consumer_is_up,
             shop_is_done=shop_is_done,
             relays=await self._list_live_relays(),
         )
+
+    async def _count_delivered(self) -> int:
+        # Store.counts() leaves delivered messages out. The demo counts the rows themselves: they are the evidence.
+        return await self._store.count(Selection(states=[State.DELIVERED], destination=DESTINATION))
 
     async def _list_live_relays(self) -> list[int]:
         registry = await self._store.registry(lease=LEASE)
@@ -326,7 +335,9 @@ class _DemoRun:
             received=consumer_database.list_received(),
             absorbed=consumer_database.count_absorbed(),
             failed=[failure.order_id for failure in (*kept, *consumer_database.list_refused())],
+            delivered=await self._count_delivered(),
             kills=self._kills,
+            kills_while_delivering=self._kills_while_delivering,
             outages=self._outages,
         )
         seconds = self._clock() - self._started

@@ -49,7 +49,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pace(self) -> float:
         """Orders per second, if the store is fast enough."""
-        return max(self.orders / 15, 100)
+        return max(self.orders / 15, 75)
 
     @property
     def outage_after(self) -> int:
@@ -64,6 +64,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def kill_after(self) -> int:
         """Messages that are delivered between two kills: at least one, or relays that start slowly never deliver."""
         return max(1, self.orders // 30)
+
+    @property
+    def fewest_kills(self) -> int:
+        """Relays that are killed in the middle of deliveries, if messages are left to deliver."""
+        return max(3, min(12, self.orders // 100))
 
     @property
     def kills_until(self) -> int:
@@ -96,6 +101,7 @@ def plan_orders(scenario: Scenario) -> Iterator[PlannedOrder]:
 
 _KILL_INTERVAL: Final = (0.5, 1.0)
 _FEWEST_KILLS: Final = 3
+"""Even if the messages run out."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +117,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     failed: int
     kills: int
+    kills_while_delivering: int
     outages: int
     received: int
     """Different messages that the consumer has processed or refused."""
@@ -188,7 +195,8 @@ class FaultSchedule:
 
     def _faults_are_over(self, progress: Progress) -> bool:
         is_complete = progress.shop_is_done and self._outage is _Outage.OVER and progress.kills >= _FEWEST_KILLS
-        return is_complete and (progress.delivered >= self._scenario.kills_until or progress.is_delivered)
+        enough = progress.kills_while_delivering >= self._scenario.fewest_kills
+        return is_complete and (progress.is_delivered or (enough and progress.delivered >= self._scenario.kills_until))
 
     def _outage_faults(self, progress: Progress) -> Iterator[Fault]:
         if self._outage is _Outage.AHEAD and progress.committed >= self._scenario.outage_after:

@@ -16,7 +16,7 @@ TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test
 EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv pictures demo defaults example test check format bench simulate simulate-membership crash chain proof-upgrades proof-clusters mutants fuzz fault-table deploy test-servers test-portable test-handoff test-oldest test-newest constraints clean
+.PHONY: help venv pictures demo defaults example test check format bench simulate test-proof simulate-membership crash chain proof-upgrades proof-clusters mutants fuzz fault-table deploy test-servers test-portable test-handoff test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,11 @@ bench: $(READY) ## Run the benchmarks; fails if a wanted figure is missed (ONLY=
 simulate: $(READY) ## Run seeds and broken variants on virtual time (SEEDS=2000, SEED=7 replays one)
 	$(BIN)/python -m proof.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
 
+test-proof: $(READY) ## Run a part of the proofs in a few minutes: known and new seeds of the simulation, and the crash matrix of SQLite with a sample of the others
+	$(BIN)/python -m proof.simulation --seeds $(or $(SEEDS),2000) --new $(or $(NEW),200) --no-variants
+	$(BIN)/python -m proof.crash --stores sqlite
+	$(BIN)/python -m proof.crash --stores postgres,mariadb --sample $(or $(SEED),$(shell date +%j))
+
 simulate-membership: $(READY) ## Let 1,000 relays join, die and restart on virtual time, and judge their statements (ARGS="--relays 200" passes options)
 	$(BIN)/python -m proof.membership $(ARGS)
 
@@ -87,8 +92,8 @@ proof-upgrades: $(READY) ## Run writers and relays of two releases while the sch
 proof-clusters: $(READY) ## Kill, freeze and restart the leaders of real clusters under load (ARGS="--clusters nats --faults kill" passes options)
 	$(BIN)/python -m proof.clusters $(ARGS)
 
-mutants: $(READY) ## Break the code in small ways, one at a time, and see which tests notice (JOBS=2, ONLY=relay tries one area)
-	$(BIN)/python -m proof.mutants --jobs $(if $(filter command line environment,$(origin JOBS)),$(JOBS),2) --page docs/mutants.md $(if $(ONLY),--only '$(ONLY)') $(ARGS)
+mutants: $(READY) ## Break the code in small ways, one at a time, and see which tests notice (JOBS=2, ONLY=relay tries one area; DRAW=200 SEED=7 draws breaks at random)
+	$(BIN)/python -m proof.mutants --jobs $(if $(filter command line environment,$(origin JOBS)),$(JOBS),2) --page docs/mutants.md $(if $(ONLY),--only '$(ONLY)') $(if $(DRAW),--draw $(DRAW)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: $(READY) ## Receive random malformed messages and read random rows, 10,000 of each (COUNT=500 draws fewer, ARGS passes options)
 	PILLARBOX_FUZZ_COUNT=$(or $(COUNT),10000) $(BIN)/python -m pytest -m fuzz -n $(JOBS) $(ARGS)

@@ -127,13 +127,47 @@ class _Connection(sqlite3.Connection):
     """Reports its statements to the kill switch."""
 
     kill_switch: KillSwitch
+    inner: int = 0
+    """How many statements of a trigger the running statement has run."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == "commit":
             self.kill_switch.on_commit()
+        elif (trigger := _split_trigger(sql)) is not None:
+            self._report_trigger()
+            sql = trigger
+        self.inner = 0
         cursor = super().execute(sql, parameters)
-        self.kill_switch.on_statement(sql, changed=max(0, cursor.rowcount))
+        if not self.inner:  # those were reported one by one, before the statement around them had committed
+            self.kill_switch.on_statement(sql, changed=max(0, cursor.rowcount))
         return cursor
+
+    def _report_trigger(self) -> None:
+        def on_statement(sql: str, changed: int) -> None:
+            self.inner += 1
+            self.kill_switch.on_statement(sql, changed=changed)
+
+        self.create_function("on_statement", 2, on_statement)
+        self.create_function("on_commit", 0, self.kill_switch.on_commit)
+
+
+_TRIGGER: Final = re.compile(r"create temp trigger .*?\nbegin\n(?P<body>.*)\nend\s*$", re.DOTALL)
+_TRIGGER_WRITE: Final = re.compile(r"^    (?P<verb>insert|update|delete) .*?;$", re.DOTALL | re.MULTILINE)
+
+
+def _split_trigger(sql: str) -> str | None:
+    """Return a trigger that reports each of its writes, and the commit that follows them; None if it is none.
+
+    A claim and a settlement of deliveries are one statement each, whose trigger writes. The transaction begins and ends
+    within it, so nothing outside could tell how far it has come.
+    """
+    match = _TRIGGER.search(sql)
+    if match is None:
+        return None
+    body = _TRIGGER_WRITE.sub(
+        lambda write: f"{write[0]}\n    select on_statement('{write['verb']}', changes());", match["body"]
+    )
+    return f"{sql[: match.start('body')]}{body}\n    select on_commit();\nend"
 
 
 def hook_sqlite(kill_switch: KillSwitch) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "SendLimit",
     "Stage",
     "Step",
+    "Survey",
     "make_store_killable",
 ]
 
@@ -104,7 +105,9 @@ class Step(msgspec.Struct, frozen=True):
     """After how many statements that change rows it is halfway."""
 
     def is_at(self, call: Call, stage: Stage) -> bool:
-        return self.call == call.name and self.stage is stage and self.when(call)
+        # A call whose statements nobody counts is halfway when it says so.
+        is_early = stage is Stage.HALFWAY and call.writes not in (0, self.writes)
+        return self.call == call.name and self.stage is stage and not is_early and self.when(call)
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -153,14 +156,32 @@ class KillSwitch:
         if call is not None and _COMMENTS.sub("", sql).lstrip().lower().startswith(_WRITES):
             call.writes += 1
             call.changed += changed
-            if self._step is not None and call.writes == self._step.writes:
-                self.reach(Stage.HALFWAY, call)
+            self.reach(Stage.HALFWAY, call)
 
     def on_commit(self) -> None:
         """Note that the current call is about to commit."""
         call = self.current.get()
         if call is not None:
             self.reach(Stage.UNCOMMITTED, call)
+
+
+class Survey(KillSwitch):
+    """Kills nobody: appends the name of each point that the process reaches to a file."""
+
+    def __init__(self, steps: Mapping[str, Step], file: Path) -> None:
+        super().__init__(None, None)
+        self._steps = dict(steps)
+        """Those that were not reached yet."""
+        self._file = file
+
+    def reach(self, stage: Stage, call: Call) -> None:
+        for name in [name for name, step in self._steps.items() if step.is_at(call, stage)]:
+            del self._steps[name]
+            with self._file.open("a") as file:
+                file.write(f"{name}\n")
+
+    def waits_for(self, stage: Stage) -> bool:
+        return any(step.stage is stage for step in self._steps.values())
 
 
 def _die(kill: Kill) -> None:

@@ -38,7 +38,7 @@ from pillarbox.stores.urls import parse_store_url
 from proof.chain.broken import BROKEN
 from proof.chain.kill_points import find_consumer_step, hook_consumer, make_app_killable, make_handler_killable
 from proof.chain.services import format_insert
-from proof.crash.steps import find_step
+from proof.crash.steps import make_kill_switch
 from proof.databases import BACKENDS
 from proof.kill_points import KillableTransport, KillSwitch, make_store_killable
 from proof.messages import DESTINATION, TYPES, NumberedEvent, build_outbox
@@ -86,7 +86,7 @@ def run_relay(spec: RelaySpec) -> None:
 
 
 async def _run_relay(spec: RelaySpec) -> None:
-    kill_switch = KillSwitch(spec.kill, find_step(spec.kill))
+    kill_switch = make_kill_switch(spec.kill)
     BACKENDS[spec.backend].hook(kill_switch)
 
     def open_transport() -> Transport:

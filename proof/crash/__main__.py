@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import TypeVar
 
 from proof.crash.matrix import Result, run_matrix
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _build_parser().parse_args(arguments)
     started = time.monotonic()
     try:
-        results = run_matrix(options.points, options.stores, on_result=_print_progress)
+        draw = Random(options.sample) if options.sample is not None else None
+        results = run_matrix(options.points, options.stores, on_result=_print_progress, draw=draw)
     except ServerMissing as reason:
         print(f"{reason} Without it: --stores sqlite.", file=sys.stderr)
         return 2
@@ -45,6 +47,8 @@ def _build_parser() -> argparse.ArgumentParser:
                         default=list(KillPoint), help="only these points (default: all)")  # fmt: skip
     parser.add_argument("--stores", metavar="NAME,NAME", type=parse_names(BACKENDS, str), default=list(BACKENDS),
                         help=f"only these of {', '.join(BACKENDS)} (default: all)")  # fmt: skip
+    parser.add_argument("--sample", metavar="SEED", type=int,
+                        help="run each point once, on a store and at an occurrence that this seed draws")  # fmt: skip
     parser.add_argument("--markdown", action="store_true", help="print the table as it stands in docs/crash.md")
     return parser
 

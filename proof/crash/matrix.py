@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from types import MappingProxyType
 from typing import Final
 
@@ -26,7 +27,7 @@ from proof.kill_points import Kill
 from proof.messages import WRITER_KEY
 from proof.processes import ForkServer, Program, TimedOut, wait_until
 
-__all__ = ["Result", "Run", "SharedProcesses", "run_matrix", "run_scenario", "start_shared_processes"]
+__all__ = ["Result", "Run", "SharedProcesses", "list_runs", "run_matrix", "run_scenario", "start_shared_processes"]
 
 TIMEOUT: Final = 20.0
 """Seconds that each step of a run may take."""
@@ -118,17 +119,27 @@ def start_shared_processes(folder: Path) -> Iterator[SharedProcesses]:
         yield SharedProcesses(folder, consumer, fork_server)
 
 
+def list_runs(points: Sequence[KillPoint], stores: Sequence[str], *, draw: Random | None = None) -> list[Run]:
+    """List the runs of these points on these stores; with `draw` one of each point, on a store that it draws."""
+    if draw is not None:
+        return [Run(point, draw.choice(stores), draw.choice(SCENARIOS[point].occurrences)) for point in points]
+    return [Run(point, store, nth) for store in stores for point in points for nth in SCENARIOS[point].occurrences]
+
+
 def run_matrix(
-    points: Sequence[KillPoint], stores: Sequence[str], *, on_result: Callable[[Result], None]
+    points: Sequence[KillPoint],
+    stores: Sequence[str],
+    *,
+    on_result: Callable[[Result], None],
+    draw: Random | None = None,
 ) -> list[Result]:
-    """Execute every run. `ServerMissing` before the first, if a store cannot be reached."""
+    """Execute every run that `list_runs` lists. `ServerMissing` before the first, if a store cannot be reached."""
     results = []
     with ExitStack() as stack:
         factories = {store: stack.enter_context(BACKENDS[store].find()) for store in stores}
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pillarbox-crash-"))
         shared = stack.enter_context(start_shared_processes(Path(folder)))
-        runs = [Run(point, store, nth) for store in stores for point in points for nth in SCENARIOS[point].occurrences]
-        for run in runs:
+        for run in list_runs(points, stores, draw=draw):
             results.append(shared.execute(run, factories[run.store]))
             on_result(results[-1])
     return results

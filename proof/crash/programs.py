@@ -30,7 +30,7 @@ from pillarbox.retry import RetryPolicy
 from pillarbox.stores.factory import open_store
 from proof.crash.consumer import Arrivals
 from proof.crash.scenarios import Action
-from proof.crash.steps import find_step
+from proof.crash.steps import make_kill_switch
 from proof.databases import BACKENDS, write
 from proof.kill_points import Call, KillableTransport, KillSwitch, SendLimit, make_store_killable
 from proof.messages import DEAD_LETTERS, DESTINATION, build_event
@@ -78,7 +78,7 @@ class OperatorSpec(ProgramSpec, frozen=True, kw_only=True):
 
 async def _run_relay(spec: RelaySpec) -> None:
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(process)d %(message)s")
-    kill_switch = KillSwitch(spec.kill, find_step(spec.kill))
+    kill_switch = make_kill_switch(spec.kill)
     BACKENDS[spec.backend].hook(kill_switch)
     relay = Relay(
         make_store_killable(open_store(spec.store, names=Names(spec.schema)), kill_switch),
@@ -131,7 +131,7 @@ def _make_archive(path: Path) -> Archive:
 
 
 def _run_writer(spec: WriterSpec) -> None:
-    kill_switch = KillSwitch(spec.kill, find_step(spec.kill))
+    kill_switch = make_kill_switch(spec.kill)
     with closing(BACKENDS[spec.backend].reopen(spec.store, spec.schema)) as database:
         for transaction in range(spec.transactions):
             first = 1 + transaction * spec.messages
@@ -140,7 +140,7 @@ def _run_writer(spec: WriterSpec) -> None:
 
 
 async def _run_operator(spec: OperatorSpec) -> None:
-    kill_switch = KillSwitch(spec.kill, find_step(spec.kill))
+    kill_switch = make_kill_switch(spec.kill)
     BACKENDS[spec.backend].hook(kill_switch)
     store = make_store_killable(open_store(spec.store, names=Names(spec.schema)), kill_switch)
     await store.open()

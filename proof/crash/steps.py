@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -12,10 +13,10 @@ from pillarbox.contracts.store import Claim, Settlement
 from pillarbox.message import Message, State, Waits
 from pillarbox.relay.ordering import SUSPECT_STRIKES
 from proof.crash.points import KillPoint
-from proof.kill_points import Call, Kill, Stage, Step
+from proof.kill_points import Call, Kill, KillSwitch, Stage, Step, Survey
 from proof.messages import DESTINATION, POISON, NumberedEvent
 
-__all__ = ["STEPS", "find_step"]
+__all__ = ["STEPS", "SURVEY", "make_kill_switch"]
 
 
 def _settlement_from(call: Call) -> Settlement:
@@ -44,7 +45,7 @@ def _closes_as(state: State) -> Callable[[Call], bool]:
 
 
 def _parks(call: Call) -> bool:
-    return bool(call.options["park"])
+    return bool(call.options.get("park"))
 
 
 def _is_alone(call: Call) -> bool:
@@ -162,7 +163,7 @@ STEPS: Final[Mapping[KillPoint, Step]] = MappingProxyType(
         KillPoint.PURGE_CALLED: Step("purge", Stage.CALLED, _has_any_to_purge),
         KillPoint.PURGE_UNCOMMITTED: Step("purge", Stage.UNCOMMITTED, _changes_any),
         KillPoint.PURGED: Step("purge", Stage.ANSWERED, _has_result),
-        KillPoint.ARCHIVED: Step("purge_ids", Stage.CALLED),
+        KillPoint.ARCHIVED: Step("purge_archived", Stage.CALLED),
         KillPoint.WRITE_HALFWAY: Step("write", Stage.HALFWAY),
         KillPoint.WRITE_UNCOMMITTED: Step("write", Stage.UNCOMMITTED),
         KillPoint.WRITTEN: Step("write", Stage.ANSWERED),
@@ -174,6 +175,14 @@ STEPS: Final[Mapping[KillPoint, Step]] = MappingProxyType(
 """Every kill point has its step."""
 
 
-def find_step(kill: Kill | None) -> Step | None:
-    """Return the step of the point that a process dies at; None for a process that does not."""
-    return None if kill is None else STEPS[KillPoint.find(kill.point)]
+SURVEY: Final = "survey"
+"""In place of a point's name: the process dies nowhere, and records every point that it reaches."""
+
+
+def make_kill_switch(kill: Kill | None) -> KillSwitch:
+    """Make what kills a process at its point, or records every point that it reaches, or does nothing."""
+    if kill is None:
+        return KillSwitch(None, None)
+    if kill.point == SURVEY:
+        return Survey({point.title: step for point, step in STEPS.items()}, Path(kill.file))
+    return KillSwitch(kill, STEPS[KillPoint.find(kill.point)])

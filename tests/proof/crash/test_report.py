@@ -31,7 +31,7 @@ _NOT_REACHED: Final = Result(
 
 
 def _run(results: Sequence[Result], arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    def run_matrix(*_: object, on_result: object) -> Sequence[Result]:
+    def run_matrix(*_: object, on_result: object, draw: object) -> Sequence[Result]:
         return results
 
     monkeypatch.setattr(program, "run_matrix", run_matrix)
@@ -92,7 +92,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
 def test_a_missing_server_is_named_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_matrix(*_: object, on_result: object) -> Sequence[Result]:
+    def run_matrix(*_: object, on_result: object, draw: object) -> Sequence[Result]:
         raise ServerMissing("No PostgreSQL for this test (none answers): install PostgreSQL.")
 
     monkeypatch.setattr(program, "run_matrix", run_matrix)

@@ -40,6 +40,8 @@ class Break(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     survives: str = ""
     """Why no test notices it. It counts as survived."""
     area: str = ""
+    drawn: bool = False
+    """Drawn at random, with tests that passed when the coverage was taken."""
 
     @property
     def arguments(self) -> tuple[str, ...]:

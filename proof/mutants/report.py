@@ -8,16 +8,29 @@ from typing import Final
 from proof.mutants.runner import Result, Verdict
 from proof.report import format_columns, format_markdown
 
-__all__ = ["WANTED", "count_results", "format_line", "format_page", "format_score", "is_good"]
+__all__ = [
+    "WANTED",
+    "count_results",
+    "format_line",
+    "format_page",
+    "format_score",
+    "format_survivors",
+    "is_good",
+    "is_good_draw",
+]
 
 WANTED: Final = 0.9
 """The part of the mutants that must be caught."""
+WANTED_OF_DRAWN: Final = 0.85
+WANTED_OF_PACKAGE: Final = 0.7
+"""Of breaks that nobody chose, in all and in each package."""
 _PAGE: Final = """\
 # Mutants
 
 `make mutants` breaks the code on purpose, in one small place at a time, and runs the tests that must notice it: \
 {mutants} breaks of promises, over all areas and stores. {caught} of them are caught. That command writes this page. \
-The breaks stand in `proof/mutants/areas`, a file per area, each with its tests.
+The breaks stand in `proof/mutants/areas`, a file per area, each with its tests. This page was written on commit \
+{commit}: breaks and tests that came later are not in it.
 
 A break is *caught* when a test fails that passes without it. One that no test notices *survives*; at least \
 {wanted:.0%} must be caught. A break that nobody could notice, because the program does the same, is *equivalent* and \
@@ -54,6 +67,25 @@ def is_good(results: Sequence[Result]) -> bool:
     return not counts["invalid"] and counts["caught"] >= WANTED * counts["mutants"]
 
 
+def is_good_draw(results: Sequence[Result]) -> bool:
+    """Return whether enough of the drawn breaks are caught, in all and in each package."""
+    packages = {result.mutant.area for result in results}
+    shares = [_compute_share([one for one in results if one.mutant.area == package]) for package in packages]
+    return _compute_share(results) >= WANTED_OF_DRAWN and all(share >= WANTED_OF_PACKAGE for share in shares)
+
+
+def _compute_share(results: Sequence[Result]) -> float:
+    """Return the share that was caught of those that could be tried."""
+    counts = count_results(results)
+    tried = counts["mutants"] - counts["invalid"]
+    return counts["caught"] / tried if tried else 1.0
+
+
+def format_survivors(results: Sequence[Result]) -> str:
+    """Format the breaks that no test noticed, for a terminal."""
+    return _format_list([result for result in results if result.verdict in (Verdict.SURVIVED, Verdict.HUNG)])
+
+
 def format_line(result: Result) -> str:
     """Format one result, as it comes."""
     one = result.mutant
@@ -67,14 +99,19 @@ def format_score(results: Sequence[Result]) -> str:
     return format_columns([["area", "mutants", "caught", "others"], *_list_rows(results)])
 
 
-def format_page(results: Sequence[Result]) -> str:
-    """Format the page of a full run."""
+def format_page(results: Sequence[Result], *, commit: str) -> str:
+    """Format the page of a full run. `commit` names the code that was broken."""
     counts = count_results(results)
     table = format_markdown(["area", "mutants", "caught", "others"], _list_rows(results), right=1)
     survived = [result for result in results if result.verdict in (Verdict.SURVIVED, Verdict.HUNG, Verdict.INVALID)]
     equivalent = [result for result in results if result.verdict is Verdict.EQUIVALENT]
     return _PAGE.format(
-        **counts, wanted=WANTED, table=table, survivors=_format_list(survived), unnoticeable=_format_list(equivalent)
+        **counts,
+        commit=commit,
+        wanted=WANTED,
+        table=table,
+        survivors=_format_list(survived),
+        unnoticeable=_format_list(equivalent),
     )
 
 

@@ -197,15 +197,26 @@ def _run_break(one: Break, copy: ProjectCopy, baselines: _Baselines, *, seconds:
         text = one.apply((copy.folder / one.file).read_text(encoding="utf-8"))
     except (OSError, Unfit) as fault:
         return Result(one, Verdict.INVALID, str(fault))
-    baseline = baselines.get(one.arguments, copy)
-    if not baseline.has_passed:
-        return Result(
-            one, Verdict.INVALID, f"its tests do not pass without it: {_summarize(baseline)}", output=baseline.output
-        )
+    if not one.drawn and (unfit := _find_fault(one, baselines.get(one.arguments, copy))):
+        return unfit
     started = time.monotonic()
     with copy.change(one.file, text):
         run = copy.run_tests(one.arguments, seconds=seconds)
-    return judge(one, run.code, run.output, seconds=time.monotonic() - started)
+    result = judge(one, run.code, run.output, seconds=time.monotonic() - started)
+    if one.drawn and result.verdict is Verdict.CAUGHT:
+        # Each draw has tests that no other has: only the one that failed is run without the break.
+        failed = result.detail.partition(" - ")[0]
+        again = copy.run_tests([failed], seconds=seconds)
+        return _find_fault(one, again) or result
+    return result
+
+
+def _find_fault(one: Break, baseline: _TestRun) -> Result | None:
+    """Return a result that says nothing, if the tests do not pass without the break."""
+    if baseline.has_passed:
+        return None
+    detail = f"its tests do not pass without it: {_summarize(baseline)}"
+    return Result(one, Verdict.INVALID, detail, output=baseline.output)
 
 
 def judge(one: Break, code: int | None, output: str, *, seconds: float) -> Result:

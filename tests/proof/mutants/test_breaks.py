@@ -33,7 +33,7 @@ def test_there_are_many_over_all_areas_and_stores() -> None:
         }
         assert untouched == set()
     assert {"cli", "consumer", "integrations", "operations", "relay", "writers"} <= {str(path) for path in broken}
-    assert {one.file.rpartition(".")[2] for one in breaks} == {"py", "sql"}
+    assert {one.file.rpartition(".")[2] for one in breaks} >= {"py", "sql"}
 
 
 @pytest.mark.parametrize(("text", "reason"), [("price = 1", "occurs 0 times"), ("price + 1 + 1", "occurs 2 times")])

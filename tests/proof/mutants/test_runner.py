@@ -107,7 +107,8 @@ def test_the_page_has_the_score_by_area_and_every_survivor() -> None:
     assert count_results(results) == {
         "mutants": 2, "caught": 1, "survived": 1, "hung": 0, "invalid": 0, "equivalent": 1,
     }  # fmt: skip
-    page = format_page(results)
+    page = format_page(results, commit="1a2b3c4 of 2026-11-18")
+    assert "written on commit 1a2b3c4 of 2026-11-18" in page
     assert "| tiny | 2 | 1 | 1 survived, 1 equivalent |" in page
     assert "- **break 1** (`src/tinyshop.py`): because." in page.partition("## Survivors")[2]
     assert "- **break 2** (`src/tinyshop.py`): because." in page.partition("## Equivalent breaks")[2]

@@ -102,6 +102,14 @@ class ManyStores:
         finally:
             await connection.close()
 
+    async def drop(self, schema: str) -> None:
+        """Drop a schema that is in use. Its locks may be in the way of those of a relay, and one of both gives up."""
+        while True:
+            try:
+                return await self.execute(f'drop schema if exists "{schema}" cascade')
+            except asyncpg.DeadlockDetectedError:
+                continue
+
     @asynccontextmanager
     async def locked(self, name: str, table: str = "pillarbox_relay") -> AsyncIterator[None]:
         """Lock a table of a schema, or the whole file, against everybody else while the block runs."""
@@ -121,7 +129,7 @@ class ManyStores:
 
     async def clean(self) -> None:
         for name in self._schemas:
-            await self.execute(f'drop schema if exists "{name}" cascade')
+            await self.drop(name)
 
 
 def _build_options(name: str, number: int, keys: int) -> dict[str, Any]:

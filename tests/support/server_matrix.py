@@ -260,6 +260,8 @@ def build_page(results: Mapping[str, Result]) -> str:
         "`make test` runs everything on the servers of the machine besides: SQLite, PostgreSQL, MariaDB, RabbitMQ, "
         "Redis, NATS, Mosquitto.",
         "",
+        "A row that says *not yet* has no result: we mean to support that version, and nothing shows yet that we do.",
+        "",
         "| Server | Version | Suites | Passed | Failed | Skipped | Minutes | Last run |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -20,6 +20,7 @@ from pillarbox.cli.dashboard import parse_stores
 from pillarbox.errors import ConfigError
 from tests.support.cli.program import PROGRAM, environment, forbid_imports, pillarbox
 from tests.support.cli.relay_process import RelayProcess
+from tests.support.processes import end_process
 
 
 @asynccontextmanager
@@ -33,9 +34,7 @@ async def start(
     try:
         yield RelayProcess(process)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end_process(process)
 
 
 def find_address(line: str) -> str:

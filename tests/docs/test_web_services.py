@@ -17,6 +17,7 @@ from pillarbox.relay.relay import Relay
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.postgres_server import PostgresServer, scratch_database
+from tests.support.processes import end_process
 from tests.support.servers import found
 from tests.support.web_server import WebServer
 
@@ -77,8 +78,7 @@ async def test_the_service_of_the_page_delivers_what_a_request_publishes(tmp_pat
                 await hook.came.wait()
             assert await connection.fetchval("select id from orders") == 7
         finally:
-            process.kill()
-            await process.wait()
+            await end_process(process)
             await connection.close()
             await hook.server.stop()
     assert hook.bodies == [b'{"order_id":7,"total":"90.00"}']

@@ -32,6 +32,7 @@ from pillarbox.relay.settings import DestinationSettings, RelaySettings
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite import SqliteStore
 from pillarbox.stores.urls import parse_store_url
+from tests.support.processes import end_process
 
 _PATIENCE = 60
 """Seconds: for a machine that does other work."""
@@ -342,9 +343,7 @@ async def serve(folder: Path, *options: str, until: str) -> list[str]:
                 if until in lines[-1]:
                     process.terminate()
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await end_process(process)
     return lines
 
 

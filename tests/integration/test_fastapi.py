@@ -22,6 +22,7 @@ from pillarbox.message import Message
 from pillarbox.redaction import Secret
 from pillarbox.testing.samples import sample
 from tests.support.fastapi_service import SECRET, service
+from tests.support.processes import end_process
 from tests.support.writers.places import SqlitePlace
 
 PATIENCE: Final = 60.0
@@ -78,9 +79,7 @@ async def running(place: SqlitePlace, *, dies: str = "never") -> AsyncIterator[S
             port = int(await process.stdout.readline())
         yield Service(process, port)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await end_process(process)
 
 
 def order(note: str) -> Message:

@@ -35,6 +35,7 @@ from pillarbox.testing.fault_proxy import FaultProxy
 from pillarbox.testing.samples import sample
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.nats_server import NatsServer, stream_at
+from tests.support.processes import end_process
 from tests.support.rabbitmq_topology import Topology
 from tests.support.servers import found
 from tests.support.writers.places import PostgresPlace
@@ -122,9 +123,7 @@ class Service:
         return self._process
 
     async def __aexit__(self, *_: object) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        await end_process(self._process)
 
 
 @pytest.mark.parametrize(("point", "duplicates"), [("before commit", 0), ("after commit", 1)])

@@ -23,6 +23,7 @@ from pillarbox.stores.postgres.schema import PostgresSchema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.granted import Logins
 from tests.support.next_version import with_next
+from tests.support.processes import end_process
 
 LATEST = latest_version("postgresql")
 VERSIONS = list(range(1, LATEST + 1))
@@ -749,8 +750,7 @@ async def test_an_upgrade_that_is_killed_between_two_steps_is_healed_by_the_next
         while tables.run(bound) == [(0,)]:
             assert process.returncode is None
             await asyncio.sleep(0.02)
-        process.kill()
-        await process.wait()
+        await end_process(process)
     assert tables.run(bound) == [(1,)]
 
     await tables.at().upgrade()

@@ -17,6 +17,7 @@ from pillarbox.message import Names
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.urls import parse_store_url
 from tests.support.cli.program import environment
+from tests.support.processes import end_process
 
 PATIENCE: Final = 90.0
 ROOT: Final = Path(__file__).parents[2]
@@ -39,9 +40,7 @@ async def part(name: str, folder: Path, *rest: str) -> AsyncIterator[asyncio.sub
         async with asyncio.timeout(PATIENCE):
             yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await end_process(process)
 
 
 async def run(name: str, folder: Path, *rest: str) -> int:

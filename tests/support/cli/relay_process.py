@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.cli.program import PROGRAM, environment
+from tests.support.processes import end_process
 
 __all__ = ["RelayProcess", "ShopFolder", "start_relay"]
 
@@ -59,6 +60,4 @@ async def start_relay(shop: ShopFolder, *arguments: str, **extra: str) -> AsyncI
     try:
         yield RelayProcess(process)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await end_process(process)

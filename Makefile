@@ -15,6 +15,9 @@ TESTS ?= $(sort $(wildcard tests/*/test_*writer*.py tests/*/writers tests/*/test
 	tests/*/test_alembic*.py tests/*/django_project))
 EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
 
+# Tests start hundreds of programs. With this variable each of them would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv pictures demo defaults example test check format bench simulate test-proof simulate-membership crash chain proof-upgrades proof-clusters mutants fuzz fault-table deploy test-servers test-portable test-handoff test-oldest test-newest constraints clean
 

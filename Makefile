@@ -19,7 +19,7 @@ EXAMPLES = $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv pictures demo defaults example test check format bench simulate test-proof simulate-membership crash chain proof-upgrades proof-clusters mutants fuzz fault-table deploy test-servers test-portable test-handoff test-oldest test-newest constraints clean
+.PHONY: help venv pictures demo defaults example test check format bench simulate test-proof simulate-membership crash chain proof-upgrades proof-clusters mutants fuzz fault-table published deploy test-servers test-portable test-handoff test-oldest test-newest constraints clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ fuzz: $(READY) ## Receive random malformed messages and read random rows, 10,000
 
 fault-table: $(READY) ## Try every fault and partial outage on every broker, and write docs/transports/faults.md
 	PILLARBOX_FAULT_TABLE=docs/transports/faults.md $(BIN)/python -m pytest tests/faults/test_faults.py --timeout 600 $(ARGS)
+
+published: $(READY) ## Say which measured tables in the docs are older than the code that they are about
+	$(BIN)/python -m proof.published
 
 test-servers: $(READY) ## Run what meets a server on other versions of it, and write docs/support.md (ROWS="mysql redis" runs these)
 	JOBS=$(JOBS) $(BIN)/python -m tests.support.server_matrix $(ROWS)

@@ -1,4 +1,4 @@
-"""`python -m proof.chain [--lines NAME,NAME] [--kills N] [--seed N] [--broken NAME] [--markdown]`: the chain."""
+"""`python -m proof.chain [--lines NAME,NAME] [--kills N] [--seed N] [--broken NAME] [--page FILE]`: the chain."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from proof.chain.programs import MODULE
 from proof.chain.run import Progress, Result, Scenario, run
 from proof.databases import ServerMissing
 from proof.processes import ForkServer
+from proof.published import write_table
 from proof.report import count_verdicts, format_markdown, parse_names
 
 __all__ = ["main"]
@@ -43,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServerMissing as reason:
         print(f"{reason} Without it: --lines http.", file=sys.stderr)
         return 2
-    print((_format_page if options.markdown else _format_table)(results))
+    print(_format_table(results))
+    if options.page is not None:
+        write_table(options.page, "make chain", _format_page(results))
     print(json.dumps(_count_results(results, seconds=time.monotonic() - started)))
     return 0 if all(result.holds for result in results) else 1
 
@@ -57,7 +60,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", metavar="N", type=int, default=random.randrange(1_000_000),
                         help="the plan of kills of an earlier run; their effect still depends on timing")  # fmt: skip
     parser.add_argument("--broken", choices=BROKEN, help="a mistake that the consumers make: the run must fail")
-    parser.add_argument("--markdown", action="store_true", help="print the table as it stands in docs/exactly-once.md")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the table there, such as docs/exactly-once.md")
     return parser
 
 

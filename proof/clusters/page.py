@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Final
 import msgspec
 
 from proof.clusters.run import FAULTS, Result
+from proof.published import write_table
 from proof.report import format_markdown
 
-__all__ = ["PAGE", "RESULTS", "Record", "build_page", "load_records", "merge", "save"]
+__all__ = ["PAGE", "RESULTS", "Record", "build_table", "load_records", "merge", "save"]
 
 RESULTS: Final = Path(__file__).with_name("results.json")
 PAGE: Final = Path(__file__).parents[2] / "docs" / "clusters.md"
-_TABLE: Final = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
 _HEAD: Final = (
     "cluster", "fault", "messages", "lost", "ghosts", "out of order", "repeated", "taken back",
     "seconds without a delivery", "run on",
@@ -61,8 +60,8 @@ def merge(old: Iterable[Record], new: Iterable[Record], *, order: Sequence[str])
     return sorted(known.values(), key=lambda record: (order.index(record.cluster), faults.index(record.fault)))
 
 
-def build_page(page: str, records: Sequence[Record]) -> str:
-    """Return the page with the table, and the versions that it was measured with."""
+def build_table(records: Sequence[Record]) -> str:
+    """Return the table, and the versions that it was measured with."""
     rows = [
         [
             f"`{one.cluster}`", one.fault, f"{one.messages:,}", str(one.lost), str(one.ghosts), str(one.out_of_order),
@@ -72,12 +71,12 @@ def build_page(page: str, records: Sequence[Record]) -> str:
     ]  # fmt: skip
     versions = {one.cluster: one.version for one in records}
     listed = "\n".join(f"- `{cluster}`: {version}" for cluster, version in versions.items())
-    return _TABLE.sub(lambda _: f"{format_markdown(_HEAD, rows, right=2)}\n\nMeasured with:\n\n{listed}\n", page)
+    return f"{format_markdown(_HEAD, rows, right=2)}\n\nMeasured with:\n\n{listed}"
 
 
 def save(results: Iterable[Result], *, order: Sequence[str]) -> None:
-    """Keep these results, and write the page anew."""
+    """Keep these results, and write the table of the page."""
     at = datetime.now(UTC)
     records = merge(load_records(), [Record.from_result(result, at=at) for result in results], order=order)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(records), indent=2) + b"\n")
-    PAGE.write_text(build_page(PAGE.read_text(), records))
+    write_table(PAGE, "make proof-clusters", build_table(records))

@@ -1,4 +1,4 @@
-"""`python -m proof.crash [--points NAME,NAME] [--stores NAME,NAME] [--markdown]`: the crash matrix."""
+"""`python -m proof.crash [--points NAME,NAME] [--stores NAME,NAME] [--page FILE]`: the crash matrix."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import TypeVar
 
 from proof.crash.matrix import Result, run_matrix
 from proof.crash.points import REQUIRED, KillPoint
 from proof.databases import BACKENDS, ServerMissing
+from proof.published import write_table
 from proof.report import count_verdicts, format_columns, format_markdown, parse_names
 
 __all__ = ["main"]
@@ -35,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServerMissing as reason:
         print(f"{reason} Without it: --stores sqlite.", file=sys.stderr)
         return 2
-    print((_format_page if options.markdown else _format_table)(results))
+    print(_format_table(results))
+    if options.page is not None:
+        write_table(options.page, "make crash", _format_page(results))
     print(json.dumps(_count_results(results, seconds=time.monotonic() - started)))
     return 0 if all(result.holds for result in results) else 1
 
@@ -49,7 +53,7 @@ def _build_parser() -> argparse.ArgumentParser:
                         help=f"only these of {', '.join(BACKENDS)} (default: all)")  # fmt: skip
     parser.add_argument("--sample", metavar="SEED", type=int,
                         help="run each point once, on a store and at an occurrence that this seed draws")  # fmt: skip
-    parser.add_argument("--markdown", action="store_true", help="print the table as it stands in docs/crash.md")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the table there, such as docs/crash.md")
     return parser
 
 

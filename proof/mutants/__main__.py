@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,18 +12,19 @@ from pathlib import Path
 
 from proof.mutants.breaks import Break, load_breaks, select_breaks
 from proof.mutants.covering_tests import CoveringTests, record
-from proof.mutants.draw import draw_breaks
+from proof.mutants.draw import draw_breaks, load_reasons
 from proof.mutants.report import (
     count_results,
     format_line,
-    format_page,
     format_score,
     format_survivors,
+    format_table,
     is_good,
     is_good_draw,
 )
 from proof.mutants.results import KnownResults
-from proof.mutants.runner import Result, Verdict, run_breaks
+from proof.mutants.runner import Result, judge_untested, run_breaks
+from proof.published import write_table
 
 __all__ = ["main"]
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     results = _run(breaks, options)
     if options.page is not None and not options.only:
-        options.page.write_text(format_page(results, commit=_describe_commit()), encoding="utf-8")
+        write_table(options.page, "make mutants", format_table(results))
     print(format_score(results))
     print(json.dumps({**count_results(results), "seconds": round(time.monotonic() - started)}))
     return 0 if is_good(results) else 1
@@ -63,10 +63,13 @@ def _try_drawn(options: argparse.Namespace) -> int:
         )
         record(_ROOT, options.covering, jobs=options.jobs)
     covering = CoveringTests(options.covering, _ROOT)
-    drawn = draw_breaks(_ROOT, number=options.draw, seed=options.seed, find_tests=covering.find)
+    drawn = draw_breaks(_ROOT, number=options.draw, seed=options.seed, find_tests=covering.find, reasons=load_reasons())
     started = time.monotonic()
-    untested = [Result(one, Verdict.SURVIVED, "no test runs this line") for one in drawn.uncovered]
+    untested = [judge_untested(one) for one in drawn.uncovered]
     results = sorted([*untested, *_run(drawn.breaks, options)], key=lambda result: result.mutant.name)
+    if options.page is not None:
+        command = f"make mutants DRAW={options.draw} SEED={options.seed}"
+        write_table(options.page, command, format_table(results, of=" of the draw"))
     print(format_score(results))
     print(format_survivors(results))
     print(json.dumps({**count_results(results), "seed": options.seed, "seconds": round(time.monotonic() - started)}))
@@ -89,13 +92,6 @@ def _run(breaks: Sequence[Break], options: argparse.Namespace) -> Sequence[Resul
         result.mutant.name: result for result in run_breaks(left, _ROOT, jobs=options.jobs, on_result=on_result)
     }
     return [results[one.name] for one in breaks]
-
-
-def _describe_commit() -> str:
-    """Return the commit of the project, with its day."""
-    command = ["git", "log", "-1", "--format=%h of %cs"]
-    asked = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
 
 
 class _Progress:

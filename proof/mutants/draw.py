@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
+
+import msgspec
 
 from proof.mutants.breaks import Break
 from proof.mutants.sites import Site, cut_block, find_sites
 
-__all__ = ["Draw", "draw_breaks", "name_package"]
+__all__ = ["REASONS", "Draw", "Reason", "draw_breaks", "load_reasons", "name_package"]
 
+REASONS: Final = Path(__file__).with_name("survivors.toml")
 _SOURCES: Final = "src/pillarbox"
 _LEFT_OUT: Final = ("src/pillarbox/demo/", "src/pillarbox/testing/")
 """The demo is run as a whole, and the contract suites are tests themselves, which broken stores test."""
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why no test notices a break that was drawn once. Exactly one of the two fields is set."""
+
+    equivalent: str = ""
+    """The program does the same with it, so it is not counted."""
+    survives: str = ""
+    """It counts as survived."""
 
 
 class Draw(NamedTuple):
@@ -26,7 +39,19 @@ class Draw(NamedTuple):
     """No test runs these lines at all: they count as survivors."""
 
 
-def draw_breaks(root: Path, *, number: int, seed: int, find_tests: Callable[[str, Site], Sequence[str]]) -> Draw:
+def load_reasons(file: Path = REASONS) -> dict[str, Reason]:
+    """Load the reasons of known survivors, by the name of the break without its line."""
+    return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), dict[str, Reason])
+
+
+def draw_breaks(
+    root: Path,
+    *,
+    number: int,
+    seed: int,
+    find_tests: Callable[[str, Site], Sequence[str]],
+    reasons: Mapping[str, Reason] | None = None,
+) -> Draw:
     """Draw this number of breaks. The same seed draws the same ones from the same source."""
     every = list(_list_sites(root))
     chance = random.Random(seed)
@@ -36,7 +61,7 @@ def draw_breaks(root: Path, *, number: int, seed: int, find_tests: Callable[[str
     for file, site in every:
         if len(breaks) + len(uncovered) == number:
             break
-        made = _make_break(root, file, site, tests=find_tests(file, site))
+        made = _make_break(root, file, site, tests=find_tests(file, site), reasons=reasons or {})
         if made is not None:
             (breaks if made.tests else uncovered).append(made)
     return Draw(breaks, uncovered)
@@ -56,14 +81,20 @@ def _list_sites(root: Path) -> Iterator[tuple[str, Site]]:
                 yield file, site
 
 
-def _make_break(root: Path, file: str, site: Site, *, tests: Sequence[str]) -> Break | None:
+def _make_break(
+    root: Path, file: str, site: Site, *, tests: Sequence[str], reasons: Mapping[str, Reason]
+) -> Break | None:
     """Make the break, or none where the text would not be a program, or be the same one."""
     text = (root / file).read_text(encoding="utf-8")
     block = cut_block(text, site)
     if block is None or not _is_another_program(file, text, text.replace(*block)):
         return None
-    name = f"{file.removeprefix(_SOURCES + '/')}:{site.line} {site.kind}: {_show(text, site)}"
-    return Break(name=name, file=file, old=block[0], new=block[1], tests=tests, area=name_package(file), drawn=True)
+    module, what = file.removeprefix(_SOURCES + "/"), f"{site.kind}: {_show(text, site)}"
+    reason = reasons.get(f"{module} {what}", Reason())
+    return Break(
+        name=f"{module}:{site.line} {what}", file=file, old=block[0], new=block[1], tests=tests,
+        equivalent=reason.equivalent, survives=reason.survives, area=name_package(file), drawn=True,
+    )  # fmt: skip
 
 
 def _is_another_program(file: str, before: str, after: str) -> bool:

@@ -1,10 +1,11 @@
-"""Score by area, and the survivors, for a terminal and for `docs/mutants.md`. Pure."""
+"""Score by area, and the survivors, for a terminal and for the tables of `docs/mutants.md`. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from proof.mutants.breaks import Break
 from proof.mutants.runner import Result, Verdict
 from proof.report import format_columns, format_markdown
 
@@ -12,9 +13,9 @@ __all__ = [
     "WANTED",
     "count_results",
     "format_line",
-    "format_page",
     "format_score",
     "format_survivors",
+    "format_table",
     "is_good",
     "is_good_draw",
 ]
@@ -24,25 +25,16 @@ WANTED: Final = 0.9
 WANTED_OF_DRAWN: Final = 0.85
 WANTED_OF_PACKAGE: Final = 0.7
 """Of breaks that nobody chose, in all and in each package."""
-_PAGE: Final = """\
-# Mutants
-
-`make mutants` breaks the code on purpose, in one small place at a time, and runs the tests that must notice it: \
-{mutants} breaks of promises, over all areas and stores. {caught} of them are caught. That command writes this page. \
-The breaks stand in `proof/mutants/areas`, a file per area, each with its tests. This page was written on commit \
-{commit}: breaks and tests that came later are not in it.
-
-A break is *caught* when a test fails that passes without it. One that no test notices *survives*; at least \
-{wanted:.0%} must be caught. A break that nobody could notice, because the program does the same, is *equivalent* and \
-is not counted. `make test` checks that every break still fits the code.
+_TABLE: Final = """\
+{mutants} breaks, of which {caught} are caught.
 
 {table}
 
-## Survivors
+### Survivors{of}
 
 {survivors}
 
-## Equivalent breaks
+### Equivalent breaks{of}
 
 {unnoticeable}
 """
@@ -99,16 +91,14 @@ def format_score(results: Sequence[Result]) -> str:
     return format_columns([["area", "mutants", "caught", "others"], *_list_rows(results)])
 
 
-def format_page(results: Sequence[Result], *, commit: str) -> str:
-    """Format the page of a full run. `commit` names the code that was broken."""
-    counts = count_results(results)
+def format_table(results: Sequence[Result], *, of: str = "") -> str:
+    """Format the score of a whole run, its survivors and its equivalent breaks for the page."""
     table = format_markdown(["area", "mutants", "caught", "others"], _list_rows(results), right=1)
     survived = [result for result in results if result.verdict in (Verdict.SURVIVED, Verdict.HUNG, Verdict.INVALID)]
     equivalent = [result for result in results if result.verdict is Verdict.EQUIVALENT]
-    return _PAGE.format(
-        **counts,
-        commit=commit,
-        wanted=WANTED,
+    return _TABLE.format(
+        **count_results(results),
+        of=of,
         table=table,
         survivors=_format_list(survived),
         unnoticeable=_format_list(equivalent),
@@ -131,5 +121,11 @@ def _format_list(results: Sequence[Result]) -> str:
     if not results:
         return "None."
     return "\n".join(
-        f"- **{one.mutant.name}** (`{one.mutant.file}`): {one.detail or 'no test notices it yet'}." for one in results
+        f"- **{_quote(one.mutant)}** (`{one.mutant.file}`): {one.detail or 'no test notices it yet'}."
+        for one in results
     )
+
+
+def _quote(mutant: Break) -> str:
+    """Return a name as Markdown shows it: a drawn break has code in its name."""
+    return f"`{mutant.name}`" if mutant.drawn else mutant.name

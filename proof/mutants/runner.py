@@ -24,7 +24,7 @@ import msgspec
 
 from proof.mutants.breaks import Break, Unfit
 
-__all__ = ["ProjectCopy", "Result", "Verdict", "judge", "run_breaks"]
+__all__ = ["ProjectCopy", "Result", "Verdict", "judge", "judge_untested", "run_breaks"]
 
 _LEFT_OUT: Final = (
     ".git", ".venv*", ".servers", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache",
@@ -231,6 +231,13 @@ def judge(one: Break, code: int | None, output: str, *, seconds: float) -> Resul
         verdict, detail = (Verdict.EQUIVALENT, one.equivalent) if one.equivalent else (Verdict.SURVIVED, one.survives)
     timed_out = verdict is Verdict.CAUGHT and "Timeout" in run.output
     return Result(one, verdict, detail, seconds=seconds, timed_out=timed_out, output=run.output)
+
+
+def judge_untested(one: Break) -> Result:
+    """Judge a break whose line no test runs."""
+    if one.equivalent:
+        return Result(one, Verdict.EQUIVALENT, one.equivalent)
+    return Result(one, Verdict.SURVIVED, one.survives or "no test runs this line")
 
 
 def _summarize(run: _TestRun) -> str:

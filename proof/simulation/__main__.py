@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
-from proof.report import format_columns
+from proof.published import write_table
+from proof.report import format_columns, format_markdown
 from proof.simulation.checker import Promise
 from proof.simulation.runner import Catch, Total, run_seeds, run_variants
 from proof.simulation.scenario import Scenario
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if catches:
         print(_format_catches(catches))
+    if options.page is not None:
+        write_table(options.page, "make simulate", _format_page(total, catches))
     print(json.dumps(_count_results(total, catches)))
     return 1 if total.broken_seeds or any(catch.seed is None for catch in catches) else 0
 
@@ -60,11 +64,12 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m proof.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--new", type=int, default=0, help="so many more, another range each time")
+    parser.add_argument("--new", type=int, default=0, help="more of them, another range each time")
     parser.add_argument("--seed", type=int, help="replay this one alone, line by line")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="with --seed: broken in this way")
     parser.add_argument("--limit", type=int, default=2_000, help="seeds in which each broken variant must be caught")
     parser.add_argument("--no-variants", action="store_true", help="only the seeds")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the counts there, such as docs/simulation.md")
     parser.add_argument("--workers", type=int, help="processes; one per core if not given")
     return parser
 
@@ -90,6 +95,22 @@ def _format_catches(catches: Sequence[Catch]) -> str:
             for catch in catches
         ]
     )
+
+
+def _format_page(total: Total, catches: Sequence[Catch]) -> str:
+    """Format the counts of a run for its page."""
+    head = [
+        "seeds",
+        "messages",
+        "repeated",
+        *(promise.value for promise in _NAMED),
+        "other breaches",
+        "variants caught",
+    ]
+    counts = [total.seeds, total.messages, total.duplicates, *(total.count(promise) for promise in _NAMED)]
+    others = sum(total.count(promise) for promise in Promise if promise not in _NAMED)
+    caught = f"{sum(catch.seed is not None for catch in catches)} of {len(catches)}"
+    return format_markdown(head, [[*(f"{count:,}" for count in (*counts, others)), caught]], right=0)
 
 
 def _count_results(total: Total, catches: Sequence[Catch]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proof.clusters.engines import CLUSTERS
-from proof.clusters.page import PAGE, build_page, load_records, merge
+from proof.clusters.page import PAGE, build_table, load_records, merge
 from proof.clusters.run import FAULTS
 
 LOSES = ("tansu",)
@@ -11,9 +11,7 @@ LOSES = ("tansu",)
 
 
 def test_the_table_is_what_the_results_say() -> None:
-    assert PAGE.read_text() == build_page(PAGE.read_text(), load_records()), (
-        "write it by make proof-clusters ARGS=--save"
-    )
+    assert build_table(load_records()) in PAGE.read_text(), "write it by make proof-clusters ARGS=--save"
 
 
 def test_every_cluster_and_fault_is_described() -> None:

@@ -16,12 +16,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from proof.published import format_stamp
 from tests.support.faults import BROKERS, load_broker
 from tests.support.faults.broker import Fault
 from tests.support.faults.partial import LEAST_RATIO, PartialOutage, measure_ratio, run_outage
 from tests.support.faults.runner import run_fault
 from tests.support.faults.scenarios import OUTAGES
-from tests.support.faults.table import PARTIAL_COUNT, Results, format_page
+from tests.support.faults.table import COMMAND, PARTIAL_COUNT, Results, format_page
 
 _TABLE = os.environ.get("PILLARBOX_FAULT_TABLE")
 _SMALL = 40
@@ -34,7 +35,7 @@ def results() -> Iterator[Results]:
     results = Results()
     yield results
     if _TABLE:
-        Path(_TABLE).write_text(format_page(results))
+        Path(_TABLE).write_text(f"{format_page(results)}\n{format_stamp(COMMAND)}\n")
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value.replace(" ", "-"))

@@ -24,6 +24,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
+from proof.published import format_stamp
 from tests.support.mariadb_server import PrivateMysql
 from tests.support.packages import install, load_packages
 from tests.support.private_postgres import PrivatePostgres
@@ -245,7 +246,7 @@ def load_results() -> dict[str, Result]:
 def _save(name: str, result: Result) -> None:
     results = {**load_results(), name: result}
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(dict(sorted(results.items())))) + b"\n")
-    PAGE.write_text(build_page(results))
+    PAGE.write_text(f"{build_page(results)}\n{format_stamp('make test-servers')}\n")
 
 
 def build_page(results: Mapping[str, Result]) -> str:

@@ -10,9 +10,9 @@ import pytest
 
 from proof.mutants.breaks import Break
 from proof.mutants.covering_tests import choose_tests
-from proof.mutants.draw import draw_breaks, name_package
+from proof.mutants.draw import Reason, draw_breaks, load_reasons, name_package
 from proof.mutants.report import is_good_draw
-from proof.mutants.runner import Result, Verdict
+from proof.mutants.runner import Result, Verdict, judge_untested
 from proof.mutants.sites import Site, cut_block, find_sites
 
 SHOP = '''
@@ -102,6 +102,28 @@ def test_the_same_seed_draws_the_same_and_lines_without_tests_are_told_apart(tmp
     assert drawn != draw_breaks(tmp_path, number=8, seed=8, find_tests=find_tests)
     assert {one.area for one in (*drawn.breaks, *drawn.uncovered)} == {"relay"}
     assert name_package("src/pillarbox/outbox.py") == "core"
+
+
+def test_a_break_whose_reason_is_known_is_told_apart_wherever_its_line_is(tmp_path: Path) -> None:
+    folder = tmp_path / "src" / "pillarbox"
+    folder.mkdir(parents=True)
+    (folder / "shop.py").write_text(f"# Moved down.\n{SHOP}")
+    reasons = {
+        "shop.py a statement is dropped: await book(order, account) -> pass": Reason(equivalent="nobody reads it"),
+        "shop.py a number is off by one: 2 -> 3": Reason(survives="it is only a weight"),
+    }
+    drawn = draw_breaks(tmp_path, number=100, seed=7, find_tests=lambda *_: [], reasons=reasons)
+    results = {result.detail: result.verdict for result in map(judge_untested, drawn.uncovered)}
+    assert results == {
+        "nobody reads it": Verdict.EQUIVALENT,
+        "it is only a weight": Verdict.SURVIVED,
+        "no test runs this line": Verdict.SURVIVED,
+    }
+
+
+def test_each_known_survivor_has_one_reason() -> None:
+    for name, reason in load_reasons().items():
+        assert bool(reason.equivalent) != bool(reason.survives), name
 
 
 def test_the_quickest_test_of_each_file_comes_first_and_the_time_is_bounded() -> None:

@@ -13,6 +13,7 @@ from pillarbox.message import State, Waits
 from pillarbox.operations.alerts import Thresholds, find_alerts
 from pillarbox.operations.monitor import Monitor, count_tries
 from pillarbox.stores.memory import MemoryStore
+from pillarbox.testing.samples import sample
 from tests.support.lanes.destination_bench import LEASE, SINK, build_state, grant, put
 
 
@@ -78,11 +79,11 @@ def test_tries_are_counted_since_a_person_acted_and_for_their_own_destination() 
     def line(action: Action, destination: str = SINK) -> JournalEntry:
         return JournalEntry(message_id=None, destination=destination, action=action, at=FrozenClock().now(), by="r")
 
+    one = sample(destination=SINK)
     journal = [line(Action.ATTEMPT_FAILED), line(Action.FAILED), line(Action.REDRIVEN), line(Action.TRIED)]
-    assert count_tries(journal, SINK) == (1, True)
-    assert count_tries([*journal, line(Action.TRIED, "other")], SINK) == (1, True)
-    assert count_tries([*journal, line(Action.ATTEMPT_FAILED)], SINK) == (2, False)
-    assert count_tries([], SINK) == (0, True)
+    assert count_tries(journal, one) == (1, True)
+    assert count_tries([*journal, line(Action.TRIED, "other")], one) == (1, True)
+    assert count_tries([*journal, line(Action.ATTEMPT_FAILED)], one) == (2, False)
 
 
 async def test_a_message_that_was_just_redriven_is_not_shown_with_the_error_it_had_before() -> None:
@@ -90,3 +91,18 @@ async def test_a_message_that_was_just_redriven_is_not_shown_with_the_error_it_h
     store = await tried_store(FrozenClock(), failed)
     await store.redrive(Selection(ids=[1]), by="ann", limit=1)
     assert (await Monitor(store, lease=LEASE).status()).waiting == []
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True], ids=["redriven", "forwarded"])
+async def test_a_message_that_was_sent_on_is_not_shown_as_tried_at_its_new_destination(is_forwarded: bool) -> None:
+    clock = FrozenClock()
+    failed = FailedOutcome(
+        message_id=1, state=State.FAILED, attempts=5, error="422", forward_to="spare" if is_forwarded else None
+    )
+    store = await tried_store(clock, failed)
+    if not is_forwarded:
+        await store.redrive(Selection(ids=[1]), by="ann", limit=1, to="spare")
+    clock.advance(timedelta(hours=1))
+    status = await Monitor(store, lease=LEASE).status(served=["spare"])
+    assert status.waiting == []
+    assert "waiting" not in {alert.name for alert in find_alerts(status, Thresholds())}

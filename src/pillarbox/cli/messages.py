@@ -234,7 +234,7 @@ def _format_message(message: Message, tries: Tries | None, *, payload: bool) -> 
 
 def _format_tries(message: Message, journal: Sequence[JournalEntry], tries: Tries | None) -> str:
     """Say how often an open message was tried, and why it is not given up."""
-    _, is_waiting = count_tries(journal, message.destination)
+    _, is_waiting = count_tries(journal, message)
     if message.state.is_closed or tries is None or not is_waiting:
         return ""
     return f"\n\nTried {tries.count} {'time' if tries.count == 1 else 'times'}, {NOT_GIVEN_UP}."

@@ -253,7 +253,7 @@ async def show_message(view: View) -> Page:
     own = [entry for entry in journal if entry.destination == message.destination]
     siblings = await find_by_message_id(store, message.message_id, correlation_id=message.correlation_id)
     ahead, behind, behind_more = await _find_neighbours(store, message)
-    _, is_waiting = count_tries(own, message.destination)
+    _, is_waiting = count_tries(own, message)
     tries = await store.count_tries(list({one.id: one for one in (*found, *siblings, *ahead, *behind)}.values()))
     own_tries = tries.get(message.id)
     context = {

@@ -359,7 +359,7 @@ class Monitor:
         for (destination, topic, error), messages in shown:
             oldest = messages[0]
             journal = await self._store.journal(message_id=oldest.message_id, limit=_JOURNAL_LIMIT)
-            _, is_waiting = count_tries(journal, destination)
+            _, is_waiting = count_tries(journal, oldest)
             tries = counted.get(oldest.id)
             if is_waiting and oldest.created_at is not None:
                 waiting.append(
@@ -376,18 +376,22 @@ class Monitor:
 # --- pure ---
 
 
-def count_tries(journal: Sequence[JournalEntry], destination: str) -> tuple[int, bool]:
+def count_tries(journal: Sequence[JournalEntry], message: Message) -> tuple[int, bool]:
     """Count the failed tries of a message since a person last acted on it; return also whether it is not given up.
 
-    It is, when its last try spent no attempt, or when it was never tried and its error is that of its address.
+    It is, when its last try spent no attempt, or when it was never tried and waits for its address. One that was just
+    sent on from another destination has the error of that one, and can be sent at once.
     """
-    actions = [entry.action for entry in journal if entry.destination == destination]
+    actions = [entry.action for entry in journal if entry.destination == message.destination]
     tries = 0
     for action in reversed(actions):
         if action not in (Action.TRIED, Action.ATTEMPT_FAILED):
             break
         tries += 1
-    return tries, not actions or actions[-1] == Action.TRIED
+    if actions:
+        return tries, actions[-1] == Action.TRIED
+    at, since = message.available_at, message.status_at
+    return 0, at is not None and since is not None and at > since
 
 
 def build_destinations(

@@ -22,6 +22,7 @@ import msgspec
 import psycopg
 import pytest
 
+from pillarbox.demo.consumer import ConsumerDatabase
 from pillarbox.demo.result import Evidence, Order, compare
 from pillarbox.demo.scenario import (
     POISON,
@@ -193,6 +194,15 @@ def progress(
         kills_while_delivering=kills_while_delivering, outages=0, received=received, consumer_is_up=True,
         shop_is_done=shop_is_done, relays=relays,
     )  # fmt: skip
+
+
+async def test_a_commit_of_the_consumer_does_not_delay_the_director(tmp_path: Path) -> None:
+    file = tmp_path / "consumer.db"
+    database = await ConsumerDatabase.create(file)
+    with closing(database), closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("begin exclusive")
+        other.execute("insert into receipt (message_id) values ('1')")
+        assert database.count_arrived() == 0
 
 
 # --- the whole -----------------------------------------------------------------------------------

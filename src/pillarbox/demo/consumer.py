@@ -50,6 +50,9 @@ class ConsumerDatabase:
         """Create the file with the tables of the inbox and its own."""
         await open_schema(parse_store_url(f"sqlite:///{path}"), names=Names()).install()
         database = cls(path)
+        # Without a write-ahead log the director's counts wait for the consumer's commits, on a busy machine for seconds
+        # in which no relay is killed.
+        database._connection.execute("pragma journal_mode = wal")
         database._connection.executescript(_TABLES)
         return database
 

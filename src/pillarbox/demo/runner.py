@@ -266,7 +266,7 @@ class _DemoRun:
                 self._processes.relays[relay].kill()
                 self._processes.relays[relay].start()
                 self._kills += 1
-                self._kills_while_delivering += progress.delivered > self._delivered_at_kill
+                self._kills_while_delivering += self._consumer_is_up and progress.delivered > self._delivered_at_kill
                 self._delivered_at_kill = progress.delivered
                 return f"relay {relay + 1} killed with SIGKILL, and started again"
             case ConsumerDown():

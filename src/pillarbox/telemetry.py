@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -13,7 +13,7 @@ from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import LATENCY_BOUNDS, FailedOutcome
 from pillarbox.durations import format_duration
 from pillarbox.errors import StoreUnavailable
-from pillarbox.message import Message
+from pillarbox.message import SKIPPED_DESTINATION, Message, State
 from pillarbox.redaction import find_place, redact_line
 
 __all__ = [
@@ -215,9 +215,11 @@ def current_store() -> str | None:
 
 log: Final = logging.getLogger("pillarbox.relay")
 _MAX_LINES: Final = 3
+"""Most lines about the tries of one send."""
+_MOST_TOPICS: Final = 1_000
+"""Most topics without a route that are remembered, so that each is reported once."""
 _SUMMARY_EVERY: Final = 60.0
 """Seconds between two lines about what was delivered, or about a store that is away."""
-"""Most lines about the tries of one send."""
 
 
 def _describe_error(failure: FailedOutcome) -> str:
@@ -239,6 +241,8 @@ class LoggingTelemetry(Telemetry):
         self._settled: dict[str, list[int]] = {}
         """Destination to how many messages were delivered and not delivered since the last summary."""
         self._summed_at = self._clock.monotonic()
+        self._skipped: set[str] = set()
+        """Topics without a route that were reported."""
         self._away = _StoreAway(self._clock)
 
     def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
@@ -250,17 +254,31 @@ class LoggingTelemetry(Telemetry):
     def on_failed(self, destination: str, message: Message, failure: FailedOutcome) -> None:
         spent = {"attempt": failure.attempts, "error": failure.error, "tries": failure.tries}
         fields = _fields(destination, message) | spent
+        if failure.state is State.SKIPPED:
+            self._log_skipped(message, fields)
+            return
         # Where the two counts are the same, one is enough.
         tries = "" if failure.tries in (0, failure.attempts) else f" and {_describe_tries(failure)}"
+        attempts = "attempt" if failure.attempts == 1 else "attempts"
         match failure.waits:
             case None:
-                text = f"{failure.state.value} %s to %s after %d attempts%s: %s"
+                text = f"{failure.state.value} %s to %s after %d {attempts}%s: %s"
             case "held":
-                text = "held %s to %s after %d attempts%s, its key waits: %s"
+                text = f"held %s to %s after %d {attempts}%s, its key waits: %s"
             case _:
                 text = "will retry %s to %s after attempt %d%s: %s"
         error = _describe_error(failure)
         log.warning(text, message.message_id, destination, failure.attempts, tries, error, extra=fields)
+
+    def _log_skipped(self, message: Message, fields: Mapping[str, object]) -> None:
+        """Report the first message of each topic. A service may publish many events that no route takes."""
+        is_news = message.topic not in self._skipped and len(self._skipped) < _MOST_TOPICS
+        if is_news:
+            self._skipped.add(message.topic)
+        more = "; further ones of this topic are only counted" if is_news else ""
+        text = f"skipped %s of topic %s, because no route takes it{more}"
+        level = logging.WARNING if is_news else logging.DEBUG
+        log.log(level, text, message.message_id, redact_line(message.topic), extra=fields)
 
     def on_tried(self, destination: str, tries: Sequence[tuple[Message, FailedOutcome]], *, why: str) -> None:
         for message, failure in tries[:_MAX_LINES]:
@@ -295,6 +313,12 @@ class LoggingTelemetry(Telemetry):
             return
         for destination, (delivered, failed) in sorted(self._settled.items()):
             extra = _fields(destination) | {"delivered": delivered, "not_delivered": failed}
+            if destination == SKIPPED_DESTINATION:
+                text = (
+                    "skipped %d in %.0f s, because no route takes them: see `pillarbox messages list --state skipped`"
+                )
+                log.warning(text, failed, now - self._summed_at, extra=extra)
+                continue
             text = "delivered %d to %s in %.0f s" + (", %d not yet or not at all" if failed else "")
             values = (delivered, destination, now - self._summed_at, *([failed] if failed else []))
             log.info(text, *values, extra=extra)
@@ -330,11 +354,13 @@ class LoggingTelemetry(Telemetry):
     def on_lanes_taken(self, destination: str, partitions: Iterable[int], *, inherited: int) -> None:
         lanes = sorted(partitions)
         extra = _fields(destination) | {"lanes": lanes, "inherited": inherited}
-        log.info("took %d lanes of %s, inherited %d messages", len(lanes), destination, inherited, extra=extra)
+        level = logging.DEBUG if destination == SKIPPED_DESTINATION else logging.INFO
+        log.log(level, "took %d lanes of %s, inherited %d messages", len(lanes), destination, inherited, extra=extra)
 
     def on_lanes_released(self, destination: str, partitions: Iterable[int]) -> None:
         lanes = sorted(partitions)
-        log.info("left %d lanes of %s", len(lanes), destination, extra=_fields(destination) | {"lanes": lanes})
+        level = logging.DEBUG if destination == SKIPPED_DESTINATION else logging.INFO
+        log.log(level, "left %d lanes of %s", len(lanes), destination, extra=_fields(destination) | {"lanes": lanes})
 
     def on_fenced(self, destination: str, partitions: Iterable[int]) -> None:
         lanes = sorted(partitions)

@@ -392,6 +392,8 @@ def test_what_no_route_takes_is_counted_listed_sent_and_closed(desk: Desk) -> No
     assert "2 messages of topic orders were sent nowhere" in desk.run("check").out
     assert "skipped=2" in desk.run("check", "-o", "nagios").out
     assert [one["id"] for one in desk.told("messages", "list")["messages"] if one["state"] == "skipped"] == [1, 5]
+    nowhere = desk.run("messages", "redrive", "--state", "skipped", "--yes")
+    assert (nowhere.code, "say with --to NAME" in nowhere.err) == (2, True)
     sent = desk.run("messages", "redrive", "--state", "skipped", "--to", "billing", "--topic", "orders", "--yes")
     assert (sent.code, "2 messages redriven" in sent.out) == (0, True), sent.err
     assert desk.told("messages", "list", "--state", "skipped")["messages"] == []

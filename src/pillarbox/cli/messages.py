@@ -295,6 +295,8 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError(f"Say which messages to {verb.lower()}: ids, or filters such as --destination NAME.")
         if self.to is not None:
             self.target.check_destination(self.to)
+        elif self.action is Action.REDRIVEN and State.SKIPPED in (self.filters.selection.states or ()):
+            raise click.UsageError("Skipped messages have no destination: say with --to NAME where they go.")
         selection, counts = self.target.run(self._count, reads_only=self.dry_run)
         total = sum(counts.values())
         self.target.check_filter(self.filters.selection.destination, found=total)

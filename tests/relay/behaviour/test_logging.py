@@ -72,6 +72,22 @@ async def test_a_delivery_and_its_batch_are_debug_and_the_summary_is_info(
     assert (summary.levelno, summary.__dict__["delivered"]) == (logging.INFO, 1)
 
 
+async def test_what_no_route_takes_is_reported_once_for_each_topic_and_then_counted(
+    scene: Scene, told: pytest.LogCaptureFixture
+) -> None:
+    for number, topic in enumerate(("typo", "typo", "mistake", "typo")):
+        await scene.put((number, "a"), topic=topic)
+    async with scene.relay(Script()):
+        await until(scene.is_drained)
+    lines = starting(told, "skipped ")
+    assert [record.levelno for record in lines].count(logging.WARNING) == 3
+    assert len([one for one in lines if "of topic typo" in one.getMessage()]) == 3
+    (summary,) = starting(told, "skipped 4 in")
+    assert "`pillarbox messages list --state skipped`" in summary.getMessage()
+    shown = [one.getMessage() for one in told.records if one.levelno >= logging.INFO]
+    assert not any("_skipped" in text or "after 0 attempts" in text for text in shown)
+
+
 async def test_an_option_raises_the_level_of_deliveries(scene: Scene, told: pytest.LogCaptureFixture) -> None:
     await scene.put((1, "a"))
     telemetry = LoggingTelemetry(deliveries=logging.INFO)

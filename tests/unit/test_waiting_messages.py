@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
+from pillarbox.cli._output import format_tries
 from pillarbox.clock import FrozenClock
 from pillarbox.contracts.finding import Severity
-from pillarbox.contracts.store import Action, Claim, FailedOutcome, JournalEntry, Selection, Settlement
+from pillarbox.contracts.store import Action, Claim, FailedOutcome, JournalEntry, Selection, Settlement, Tries
 from pillarbox.message import State, Waits
 from pillarbox.operations.alerts import Thresholds, find_alerts
 from pillarbox.operations.monitor import Monitor, count_tries
@@ -91,6 +93,15 @@ async def test_a_message_that_was_just_redriven_is_not_shown_with_the_error_it_h
     store = await tried_store(FrozenClock(), failed)
     await store.redrive(Selection(ids=[1]), by="ann", limit=1)
     assert (await Monitor(store, lease=LEASE).status()).waiting == []
+
+
+def test_the_time_of_the_tries_ends_with_the_message() -> None:
+    begin = FrozenClock().now()
+    tries, minute = Tries(5, begin), timedelta(minutes=1)
+    failed = replace(sample(), state=State.FAILED, status_at=begin + minute)
+    assert format_tries(tries, failed, begin + 60 * minute) == "5 in 1m"
+    assert format_tries(tries, replace(failed, state=State.PENDING), begin + 60 * minute) == "5 in 1h"
+    assert format_tries(None, failed, begin) == ""
 
 
 @pytest.mark.parametrize("is_forwarded", [False, True], ids=["redriven", "forwarded"])

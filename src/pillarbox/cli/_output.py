@@ -22,6 +22,7 @@ from pillarbox.cli._table import find_width, to_line, wrap
 from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import Tries
 from pillarbox.durations import format_age, format_duration
+from pillarbox.message import Message
 from pillarbox.operations.documents import encode_json
 from pillarbox.redaction import escape_controls
 
@@ -48,9 +49,9 @@ OutputFormat = Literal["text", "json", "jsonl"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def format_tries(tries: Tries | None, now: datetime) -> str:
-    """Format how often a message was tried, and since when: `7 in 3m`; nothing for one that was not."""
-    return "" if tries is None else f"{tries.count:,} in {format_age(tries.first_at, now)}"
+def format_tries(tries: Tries | None, message: Message, now: datetime) -> str:
+    """Format how often a message was tried, and for how long: `7 in 3m`; nothing for one that was not."""
+    return "" if tries is None else f"{tries.count:,} in {format_age(tries.first_at, tries.find_end(message, now))}"
 
 
 def output_option(command: F) -> F:

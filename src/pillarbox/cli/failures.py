@@ -86,7 +86,7 @@ def failures(
     rows = [
         (
             f"{one.count:,}{'+' * one.more}", one.destination, one.text, str(one.example.attempts),
-            format_tries(one.tries, now), format_age(one.first_at, now), format_age(one.last_at, now),
+            format_tries(one.tries, one.example, now), format_age(one.first_at, now), format_age(one.last_at, now),
             str(one.example.id),
         )
         for one in found.causes

@@ -199,7 +199,7 @@ def _format_list(messages: Sequence[Message], tries: Mapping[int, Tries], *, now
     rows = [
         (
             str(one.id), _format_state(one, now), one.destination, one.topic, one.key or "", one.type,
-            str(one.attempts), format_tries(tries.get(one.id), now), format_age(one.created_at, now),
+            str(one.attempts), format_tries(tries.get(one.id), one, now), format_age(one.created_at, now),
             one.last_error or "",
         )
         for one in messages

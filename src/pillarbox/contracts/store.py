@@ -1188,6 +1188,11 @@ class Tries(msgspec.Struct, frozen=True):
     first_at: datetime
     """Time of the first of them."""
 
+    def find_end(self, message: Message, now: datetime) -> datetime:
+        """Return until when the message was tried: now while it is open, else the time at which it ended."""
+        is_open = message.state in (State.PENDING, State.SENDING)
+        return now if is_open or message.status_at is None else message.status_at
+
 
 class BlockedKeyCount(msgspec.Struct, frozen=True, kw_only=True):
     """A key that waits for one of its messages."""

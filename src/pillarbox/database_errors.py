@@ -50,7 +50,7 @@ _OUTAGE_STATES: Final = (
 """Connection, login, resources, cancelled or shut down, system; a server that became a replica, a session or a
 transaction that the server ended, a database that is not there, a commit whose answer is lost.
 
-A login that is refused is an outage too: a rotated password is mended by a person, and no message is to blame."""
+A login that is refused is an outage too: a rotated password is fixed by a person, and no message is to blame."""
 
 
 def classify_sqlstate(state: str) -> ErrorClass:

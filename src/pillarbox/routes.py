@@ -118,7 +118,7 @@ def _check_single(found: tuple[str, ...], *, type: str, topic: str) -> tuple[str
     if len(found) != 1:
         many = f"the destinations {', '.join(found)}" if found else "no destination"
         raise NoRoute(
-            f"The command {type} with topic {topic!r} has {many}; a command needs exactly one: mend the routes, or "
+            f"The command {type} with topic {topic!r} has {many}; a command needs exactly one: fix the routes, or "
             "give destinations=."
         )
     return found

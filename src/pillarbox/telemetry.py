@@ -327,7 +327,7 @@ class LoggingTelemetry(Telemetry):
 
     def on_breaker_opened(self, destination: str, *, reason: str, seconds: float) -> None:
         extra = _fields(destination) | {"error": reason, "seconds": seconds}
-        log.debug("%s is left alone for %.1f s: %s", destination, seconds, reason, extra=extra)
+        log.debug("backs off from %s for %.1f s: %s", destination, seconds, reason, extra=extra)
 
     def on_outage(self, destination: str, *, reason: str, is_reachable: bool) -> None:
         text = "%s acknowledges nothing, and is probed: %s" if is_reachable else "%s is down, and is probed: %s"

@@ -85,7 +85,7 @@ def test_failed_messages_of_inboxes_are_in_status_and_check(shop: Shop) -> None:
     assert "mailer" in shop.run("status").out
     ran = shop.run("check")
     assert ran.code == 7
-    assert "2 messages that mailer could not handle wait for a person" in ran.out
+    assert "2 messages that mailer could not handle need attention" in ran.out
     assert 'consumer="mailer"' in shop.run("check", "-o", "prometheus").out
     assert "inbox_failed=2" in shop.run("check", "-o", "nagios").out
     (shop.folder / "pillarbox.toml").write_text("[alerts]\nrelays = 0\ninbox_failed = 2\n")

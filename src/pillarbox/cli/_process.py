@@ -53,7 +53,7 @@ class Question(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """Report that the relay is in the registry. What ends it before that is for a person to mend."""
+    """Report that the relay is in the registry. What ends it before that is for a person to fix."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):

@@ -191,9 +191,9 @@ class Supervisor:
         self._was_up = False
 
     async def run(self) -> int:
-        """Run until stopped, or until a process ends with what another start would not mend; return the exit code.
+        """Run until stopped, or until a process ends with what another start would not fix; return the exit code.
 
-        The first process goes ahead: whatever a person must mend is said once, and not by each.
+        The first process goes ahead: whatever a person must fix is said once, and not by each.
         """
         first, *others = self.processes
         tasks = [asyncio.create_task(self._keep(first))]
@@ -248,7 +248,7 @@ class Supervisor:
         if one.has_started.is_set() or (self._was_up and code not in _UNMENDED):
             return False
         self._code = to_exit_code(code) or 1
-        # The line before is its own sentence, which says what to mend. One that was killed has said nothing.
+        # The line before is its own sentence, which says what to fix. One that was killed has said nothing.
         if self._was_up:
             program_log.error("process %s %s: all others are stopped", one.name, _describe_end(code))
         elif code <= 0:

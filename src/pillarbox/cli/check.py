@@ -66,7 +66,7 @@ def _report_unknown(command: F) -> F:
               help="How the result is printed.")  # fmt: skip
 @wide_option
 def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus", "nagios"]) -> None:
-    """Say what needs a person. The exit code says how urgently. Of several stores, all are checked."""
+    """Say what needs attention. The exit code says how urgently. Of several stores, all are checked."""
     config = targets.config
     thresholds = read_thresholds(config)
     if (target := targets.single) is not None:

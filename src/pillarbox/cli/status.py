@@ -49,7 +49,7 @@ Example:
 @wide_option
 @output_option
 def status(targets: Targets, watch: bool, interval: timedelta, count: int | None, output: OutputFormat) -> None:
-    """Show what waits, what failed, how fast it goes, who delivers, and what needs a person.
+    """Show what waits, what failed, how fast it goes, who delivers, and what needs attention.
 
     Of several stores it shows a line each; --store NAME chooses one.
     """

@@ -198,7 +198,7 @@ class LoggingConsumerTelemetry(ConsumerTelemetry):
     def on_full(self, consumer: str, *, set_aside: int, size: int) -> None:
         log.error(
             "nothing is received until some are done: %d messages wait behind failing or slow ones, and the bodies of "
-            "all take %d bytes; mend the handler, or raise set_aside or pending_bytes",
+            "all take %d bytes; fix the handler, or raise set_aside or pending_bytes",
             set_aside,
             size,
             extra={"consumer": consumer, "set_aside": set_aside, "bytes": size},

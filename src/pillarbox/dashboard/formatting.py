@@ -102,13 +102,13 @@ def name_state(message: Message) -> str:
 def describe_wait(message: Message, now: datetime) -> str:
     """Say what an open message waits for; nothing for a closed one."""
     if message.state is not State.PENDING:
-        return "waits for a person; its key waits with it" if message.waits is Waits.HELD else ""
+        return "needs attention; its key waits" if message.waits is Waits.HELD else ""
     is_later = message.available_at is not None and message.available_at > now
     match message.waits:
         case Waits.PARKED:
             return "waits behind an earlier message of its key"
         case Waits.HELD:
-            return "waits for a person; its key waits with it"
+            return "needs attention; its key waits"
         case Waits.RETRY if is_later:
             return f"next try in {format_age(now, message.available_at or now)}"
         case Waits.DEFERRED if is_later:

@@ -112,8 +112,8 @@ def _check_destination(status: Status, one: DestinationStatus, limits: Threshold
             severity=Severity.CRITICAL,
             destination=one.name,
             what=f"{_format_count(one, 'failed')} for {one.name} "
-            f"{_choose(one.failed, 'has failed and waits', 'have failed and wait')} for a person.",
-            do=f"See why with `pillarbox failures --destination {one.name}`, mend the cause, then "
+            f"{_choose(one.failed, 'has failed and needs', 'have failed and need')} attention.",
+            do=f"See why with `pillarbox failures --destination {one.name}`, fix the cause, then "
             f"`pillarbox messages redrive --destination {one.name}`.",
         )
     if one.handed_off_to is not None:
@@ -265,7 +265,7 @@ def _check_tries(status: Status, limits: Thresholds) -> Iterator[Alert]:
                 destination=one.destination,
                 what=f"{count} of topic {one.topic} for {one.destination} {_choose(one.count, 'waits', 'wait')}, "
                 f"{tried if one.tries else 'the oldest for'} {format_duration(_round(age))}: {one.error}",
-                do=f"Mend what the error names; the relay probes by itself, and delivers them then. See every try with "
+                do=f"Fix what the error names; the relay probes by itself, and delivers them then. See every try with "
                 f"`pillarbox messages show {one.oldest_id}`.",
             )
 
@@ -294,9 +294,9 @@ def _check_inboxes(status: Status, limits: Thresholds) -> Iterator[Alert]:
                 severity=Severity.CRITICAL,
                 destination=None,
                 consumer=one.consumer,
-                what=f"{count} that {one.consumer} could not handle {_choose(one.failed, 'waits', 'wait')} for a "
-                f"person, the oldest for {age}.",
-                do=f"See why with `pillarbox inbox list --consumer {one.consumer}`, mend the cause, then "
+                what=f"{count} that {one.consumer} could not handle {_choose(one.failed, 'needs', 'need')} "
+                f"attention, the oldest for {age}.",
+                do=f"See why with `pillarbox inbox list --consumer {one.consumer}`, fix the cause, then "
                 f"`pillarbox inbox redrive --consumer {one.consumer}`.",
             )
 

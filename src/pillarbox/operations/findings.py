@@ -94,7 +94,7 @@ def report_uninspected_destination(error: Exception) -> Finding:
         severity=Severity.WARNING,
         what=f"It answers, but its settings could not be looked at: {error}",
         why="A setting that loses messages would not be seen.",
-        fix="Mend what the sentence says, or give it more time with --timeout.",
+        fix="Fix what the sentence says, or give it more time with --timeout.",
     )
 
 
@@ -158,7 +158,7 @@ def report_unchecked(what: str, error: Exception) -> Finding:
         severity=Severity.WARNING,
         what=f"{what} could not be looked at: {error}",
         why="What is wrong there would not be seen.",
-        fix="Mend what the sentence says, give more time with --timeout, or ask as a role with more rights.",
+        fix="Fix what the sentence says, give more time with --timeout, or ask as a role with more rights.",
     )
 
 

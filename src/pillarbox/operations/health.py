@@ -286,7 +286,7 @@ class ConsumerProbes:
         self._outages.cancel()
 
     async def check_liveness(self) -> ProbeResult:
-        """Fail only if the loop hangs: a database or a broker that is away is not mended by a restart."""
+        """Fail only if the loop hangs: a database or a broker that is away is not fixed by a restart."""
         blocked_for = self._probe.measure_block()
         if blocked_for <= _BLOCKED_FOR:
             return ProbeResult(True)
@@ -393,7 +393,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 def check_liveness(state: RelayState, settings: ProbeSettings) -> ProbeResult:
-    """Fail only for what a restart would mend: a loop that hangs, messages that are stuck in its hands.
+    """Fail only for what a restart would fix: a loop that hangs, messages that are stuck in its hands.
 
     A database that is away is no reason: a new process would not reach it either.
     """

@@ -138,7 +138,7 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Pending, and not yet due."""
     sending: int
     failed: int
-    """Failed and held ones, which wait for a person."""
+    """Failed and held ones, which need attention."""
     skipped: int
     """Closed, because no route takes them. They are kept until a person sends or discards them."""
     discarded: int
@@ -190,7 +190,7 @@ class BlockedKeyStatus(msgspec.Struct, frozen=True, kw_only=True):
     head_id: int
     """The message that they wait for."""
     is_held: bool
-    """It has failed, and waits for a person. Otherwise it waits for another attempt."""
+    """It has failed, and needs attention. Otherwise it waits for another attempt."""
     error: str | None
     waiting: int
     """Messages behind it."""

@@ -136,7 +136,9 @@ class PrometheusTelemetry(Telemetry, Collector):
         )
         yield self._latency.build_family(names.LATENCY, "From when a message was due to its delivery.")
         yield self._end_to_end.build_family(names.END_TO_END, "From when a message happened to its delivery.")
-        gauge = GaugeMetricFamily(names.BREAKER_OPEN, "1 while a destination is left alone.", labels=["destination"])
+        gauge = GaugeMetricFamily(
+            names.BREAKER_OPEN, "1 while the relay backs off from a destination.", labels=["destination"]
+        )
         is_open = dict.fromkeys(self._delivered, False)
         for name, value in list(self._open.items()):
             label = self._choose_label(name)
@@ -306,9 +308,7 @@ class StatusCollector(Collector):
             (names.MAX_AGE, "For how long the oldest message has been due."): {
                 one.name: status.oldest_age(one).total_seconds() for one in destinations
             },
-            (names.FAILED_NOW, "Failed messages that wait for a person."): {
-                one.name: one.failed for one in destinations
-            },
+            (names.FAILED_NOW, "Failed messages that need attention."): {one.name: one.failed for one in destinations},
             (names.LEASES, "Lanes that a relay owns."): {one.name: one.lanes for one in destinations},
             (names.DESTINATION_SERVED, "Live relays that serve it."): {one.name: one.relays for one in destinations},
             (names.PAUSED, "1 while a person has paused it."): {

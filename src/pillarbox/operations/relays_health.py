@@ -28,7 +28,7 @@ _SAMPLE_INTERVAL: Final = 15.0
 
 
 def check_relays_liveness(health: RelayHealth) -> ProbeResult:
-    """Fail only for what a restart would mend: a loop that hangs."""
+    """Fail only for what a restart would fix: a loop that hangs."""
     if health.idle_for > 3 * health.lease.total_seconds():
         return ProbeResult(
             False, [f"its loop has not turned for {format_duration(timedelta(seconds=round(health.idle_for)))}"]

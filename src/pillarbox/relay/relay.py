@@ -278,7 +278,7 @@ class Relay:
 
         When the lease is lost, everything is dropped and the relay starts again under a new id.
 
-        At the start it raises what a person must mend: a store that cannot be reached, tables that do not fit, a
+        At the start it raises what a person must fix: a store that cannot be reached, tables that do not fit, a
         missing right. Once it was in the registry, whatever the store refuses is waited for, with `once` for a lease,
         except tables that were upgraded or downgraded to a version that this release may not use.
         """
@@ -365,7 +365,7 @@ class Relay:
     async def _register(self, heartbeat: Heartbeat, lease: Lease) -> bool:
         """Enter the registry, however long the store is away or refuses; return False if stopped meanwhile.
 
-        Only what a person must mend before the first start ends the relay: tables that do not fit, a missing right.
+        Only what a person must fix before the first start ends the relay: tables that do not fit, a missing right.
         With `once`, whatever lasts for a lease ends it.
         """
         names = list(self._pipelines)

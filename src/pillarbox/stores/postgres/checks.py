@@ -147,7 +147,7 @@ def _check_durability(facts: PostgresFacts) -> Iterator[Finding]:
             code="postgresql.full-page-writes-off",
             severity=Severity.WARNING,
             what="The server runs with full_page_writes = off.",
-            why="A crash of its machine can leave half-written pages that recovery does not mend.",
+            why="A crash of its machine can leave half-written pages that recovery does not repair.",
             fix="Set full_page_writes = on, unless the file system itself never tears a page.",
         )
     if roles := sorted(_find_hasty_roles(facts)):

@@ -16,7 +16,7 @@ import msgspec
 from pillarbox.clock import Clock
 from pillarbox.contracts.store import Action, Registry, RegistryDigestStore, RelayInfo, RelayStore
 from pillarbox.errors import StoreError
-from pillarbox.message import PARTITIONS
+from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION
 from pillarbox.relay.journal import Note
 from pillarbox.relay.lease import Lease, LoopProgress
 from pillarbox.relay.pipeline import Pipeline
@@ -335,8 +335,7 @@ class Rebalancer:
         adopted = self._known.adopted[name] = min(
             self._known.adopted.get(name, 0), max(0, len(pipeline.lanes) - target)
         ) + orphans  # fmt: skip
-        most = self._settings.max_lanes
-        return target + adopted if most is None else min(target + adopted, most)
+        return _limit_lanes(name, target + adopted, max_lanes=self._settings.max_lanes)
 
     async def _take(self, pipeline: Pipeline, partitions: list[int]) -> None:
         name = pipeline.state.name
@@ -409,7 +408,12 @@ def compute_targets(registry: Registry, relay_id: UUID, *, max_lanes: int | None
             able[name].append(peers)
     starts = _spread_starts({name for destinations, _ in alike for name in destinations})
     shares = {name: _compute_share(able[name] or serving[name], relay_id.int, start=starts[name]) for name in mine}
-    return shares if max_lanes is None else {name: min(share, max_lanes) for name, share in shares.items()}
+    return {name: _limit_lanes(name, share, max_lanes=max_lanes) for name, share in shares.items()}
+
+
+def _limit_lanes(destination: str, lanes: int, *, max_lanes: int | None) -> int:
+    """Limit a number of lanes, except those of messages that no route takes: left open, nothing would show them."""
+    return lanes if max_lanes is None or destination == SKIPPED_DESTINATION else min(lanes, max_lanes)
 
 
 class _Peers(NamedTuple):

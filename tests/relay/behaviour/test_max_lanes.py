@@ -6,10 +6,18 @@ from datetime import timedelta
 
 import pytest
 
+from pillarbox.message import State
 from pillarbox.operations import alerts as alerts_module
 from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
 from pillarbox.operations.monitor import Monitor
 from tests.support.relay_behaviour.scene import Scene, Script, until
+
+
+async def test_what_no_route_takes_is_closed_in_every_lane_all_the_same(scene: Scene) -> None:
+    await scene.put(*[(number, f"key-{number}") for number in range(40)], topic="typo")
+    async with scene.relay(Script(), settings=scene.quick(max_lanes=1)):
+        await until(scene.is_drained)
+    assert len(await scene.find(State.SKIPPED)) == 40
 
 
 async def test_lanes_that_a_dead_relay_leaves_over_raise_an_alert(

@@ -36,7 +36,7 @@ MissingTopology = Literal["wait", "reject"]
 """For a message whose queue, topic, stream or permission is missing: wait until it is there, or fail it at once."""
 
 _FLOOD: Final = 20
-"""So many rejections in a row, without one acknowledgement, are the destination's fault."""
+"""Rejections in a row, without one acknowledgement, that are the destination's fault, unless it is in this process."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 """Seconds until a message is tried again that its address did not take. They double with each try."""
@@ -186,7 +186,7 @@ class OutcomePolicy:
         is_at_fault = False
         if is_rejected:
             self._rejections += 1
-            if self._rejections < _FLOOD:
+            if self._rejections < _FLOOD or self.in_process:
                 self._forget(identify(message))
                 result.failures.append((message, self._build_failure(message, message.attempts + 1, outcome)))
                 return ()

@@ -28,7 +28,7 @@ from pillarbox.brokers.send_batch import DELIVERED, collect_outcomes
 from pillarbox.contracts.store import Selection
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
 from pillarbox.contracts.writer import Insert
-from pillarbox.errors import StoreUnavailable, TransportUnavailable
+from pillarbox.errors import MessageRejected, StoreUnavailable, TransportUnavailable
 from pillarbox.events import Types
 from pillarbox.message import Kind, Message, Names, State
 from pillarbox.relay.destination import DestinationState
@@ -357,6 +357,29 @@ def test_a_bug_in_a_handler_fails_its_message_by_its_attempts_and_delays_no_othe
     assert [key for key, _ in handled] == ["bad"] * 3 + ["good"]
     assert handled[-1][1] - 60 < AT_ONCE
     assert outages == []
+
+
+def test_many_messages_that_a_handler_rejects_are_no_outage() -> None:
+    """Nothing is away, so the next good one goes at once, however many were rejected in a row."""
+
+    async def run() -> tuple[Sequence[Message], Sequence[Message], list[str]]:
+        handlers = Handlers(types=Types())
+
+        @handlers.on("*")
+        async def bill(_event: object, message: Message) -> None:
+            if message.key != "good":
+                raise MessageRejected("no such customer")
+
+        async with Bench(HandlersTransport(handlers)) as bench:
+            bench.put(*[f"bad-{number}" for number in range(60)])
+            await asyncio.sleep(5)
+            bench.put("good")
+            await asyncio.sleep(AT_ONCE)
+            return await bench.find(State.FAILED), await bench.find(State.DELIVERED), bench.outages
+
+    failed, delivered, outages = run_virtually(run())
+    assert {message.attempts for message in failed} == {1}
+    assert (len(failed), [message.key for message in delivered], outages) == (60, ["good"], [])
 
 
 def test_a_handler_whose_database_is_away_is_an_outage_that_costs_nothing_and_can_be_reached() -> None:

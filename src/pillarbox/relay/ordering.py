@@ -711,6 +711,12 @@ class LaneOrdering:
     def has_suspects(self) -> bool:
         return bool(self._suspects)
 
+    @property
+    def waiting_suspects(self) -> int:
+        """How many of those in flight are suspects that were not sent yet."""
+        entries = self._in_flight.entries
+        return sum(e.stage is _READY and entries.get(e.message.id) is e for e in self._suspects)
+
     def next_batch(self, limit: int) -> list[Message]:
         """Return messages to send now, no two of one key."""
         batch: list[Message] = []

@@ -676,7 +676,8 @@ class Reader:
         They are read as always, fresh ones and all kinds of waiting ones. The sender sends one of them.
         """
         state = self._state
-        if state.ordering.in_flight:
+        # Suspects may have to wait for a lease, and others go before them: one that is new is the probe then.
+        if state.ordering.in_flight > (state.ordering.waiting_suspects if state.is_probing else 0):
             return False
         if not state.is_probing and not (state.breaker.half_open(state.clock.monotonic()) and await self._ping_down()):
             return False

@@ -272,6 +272,30 @@ def test_a_send_that_hangs_does_not_keep_others_from_being_sent_in_doubt() -> No
     assert run_virtually(run()).delivered_at["good"] - 6 < AT_ONCE
 
 
+def test_a_message_that_breaks_the_connection_delays_no_other_until_a_lease_is_over() -> None:
+    """It waits for a lease before it is sent alone. The probe of the destination is a new one meanwhile."""
+
+    async def run() -> Script:
+        script = _Breaking(lambda _: DELIVERED)
+        async with Bench(script) as bench:  # its lease is an hour
+            bench.put("bad")
+            await asyncio.sleep(60)
+            bench.put("good")
+            await asyncio.sleep(5)
+        return script
+
+    assert run_virtually(run()).delivered_at["good"] - 60 < AT_ONCE
+
+
+class _Breaking(Script):
+    """Loses its connection over one message."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        if any(message.key == "bad" for message in messages):
+            raise TransportUnavailable("the connection broke", mid_send=True)
+        return await super().send(messages)
+
+
 # --- a destination that is down ---
 
 

@@ -319,7 +319,7 @@ class LoggingTelemetry(Telemetry):
                 )
                 log.warning(text, failed, now - self._summed_at, extra=extra)
                 continue
-            text = "delivered %d to %s in %.0f s" + (", %d not yet or not at all" if failed else "")
+            text = "delivered %d to %s in %.0f s" + (", %d not delivered" if failed else "")
             values = (delivered, destination, now - self._summed_at, *([failed] if failed else []))
             log.info(text, *values, extra=extra)
         self._settled.clear()

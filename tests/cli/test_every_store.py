@@ -431,6 +431,14 @@ def test_messages_behind_a_held_one_are_due_everywhere_and_the_advice_names_the_
     ]
     assert "First is message 1 of the key k0, which is tried again" in alert["do"]
     assert "`pillarbox messages show 1`" in alert["do"]
+    assert "more relays" not in alert["do"]
+    desk.sql(f"update pillarbox_outbox set waits = 'retry', key = null, available_at = {now} where id = 5")
+    document = desk.told("status")
+    (alert,) = [one for one in document["alerts"] if one["name"] == "oldest" and one["destination"] == "billing"]
+    assert document["retrying"] == {"billing": 2}
+    assert alert["do"] == (
+        "2 messages wait for another attempt: see why with `pillarbox failures --attempts --destination billing`."
+    )
 
 
 def test_tries_stand_beside_attempts_with_the_time_of_the_first(desk: Desk) -> None:

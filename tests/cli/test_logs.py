@@ -159,7 +159,7 @@ def test_what_was_delivered_is_one_line_a_minute_and_one_at_the_end(caplog: pyte
     telemetry.on_turn(is_last=True)
     telemetry.on_turn(is_last=True)
     assert caplog.messages == [
-        "delivered 2400 to billing in 60 s, 1 not yet or not at all",
+        "delivered 2400 to billing in 60 s, 1 not delivered",
         "delivered 60 to mail in 60 s",
         "delivered 2400 to billing in 60 s",
         "delivered 60 to mail in 60 s",

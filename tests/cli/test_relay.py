@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from pillarbox.cli.relay import describe_open
-from pillarbox.contracts.store import Count
+from pillarbox.contracts.store import Count, Phase, PhaseCount
 from pillarbox.message import State
 from tests.support.cli.program import RunResult, forbid_imports, pillarbox
 from tests.support.cli.relay_process import start_relay
@@ -182,8 +182,23 @@ async def test_once_ends_with_what_is_still_open_and_why(shop: Shop, endpoint: E
 
     text = "".join(output)
     assert code == 0
-    assert "not delivered to hooks: 1 wait until a later time, for a retry or because they were deferred" in text
-    assert "not delivered to elsewhere: 2 wait, because this relay does not serve it" in text
+    assert "not delivered to hooks: 1 deferred until a later time" in text
+    assert "not delivered to elsewhere: 2 because this relay does not serve it" in text
+
+
+async def test_once_tells_retries_skipped_and_what_waits_behind_them_apart(shop: Shop, endpoint: Endpoint) -> None:
+    shop.publish(3, keys=1)
+    with shop.connect() as connection:
+        connection.execute("update pillarbox_outbox set waits = 'retry', available_at = 4102444800000000 where id = 1")
+        connection.execute("update pillarbox_outbox set destination = '_skipped' where id = 3")
+
+    _, output = await relay_once(shop, "--to", hooks(endpoint))
+
+    text = "".join(output)
+    assert "not delivered to hooks: 1 to be tried again; 1 behind another of their key" in text
+    assert "1 skipped, because no route matches: see `pillarbox messages list --state skipped`" in text
+    assert "skipped 01" in text and "of topic" in text
+    assert "to _skipped" not in text
 
 
 def test_what_is_open_has_its_reason() -> None:
@@ -200,10 +215,17 @@ def test_what_is_open_has_its_reason() -> None:
         count("_skipped", State.SKIPPED, 8),
         count("done", State.DISCARDED, 9),
     ]
-    assert describe_open(counts, served={"a", "done", "down"}, known={"down"}) == [
-        "a: 2 wait behind another of their key, or are another relay's; 3 wait until a later time, for a retry or "
-        "because they were deferred; 4 have failed and need a decision",
-        "b: 5 wait, because this relay does not serve it",
+    counts += [count("down", State.FAILED, 1), count("a", State.SENDING, 1, due=True)]
+    phases = [
+        PhaseCount(destination="a", phase=Phase.RETRY, count=1, more=False),
+        PhaseCount(destination="a", phase=Phase.PARKED, count=1, more=False),
+        PhaseCount(destination="down", phase=Phase.RETRY, count=7, more=False),
+    ]
+    assert describe_open(counts, phases, served={"a", "done", "down"}, known={"down"}) == [
+        "a: 1 to be tried again; 1 behind another of their key; 1 with another relay; 3 deferred until a later time; "
+        "4 failed: see `pillarbox failures`",
+        "b: 5 because this relay does not serve it",
+        "down: 1 failed: see `pillarbox failures`",
     ]
 
 

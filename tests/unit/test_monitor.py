@@ -266,6 +266,25 @@ def test_advice_fits_the_reason() -> None:
     assert "doctor" in alerts(oldest_due_at=late, reachable=0)["oldest"].do
 
 
+@pytest.mark.parametrize(
+    ("due", "retrying", "advice"),
+    [
+        (7, 0, "Look at `pillarbox status`: more relays"),
+        (7, 7, "7 messages wait for another attempt"),
+        (7, 6, "For the others: look at `pillarbox status`: more relays"),
+        (9_000, 1_000, "1,000+ messages wait for another attempt"),
+    ],
+)
+def test_more_relays_are_advised_only_for_what_is_not_tried_again(due: int, retrying: int, advice: str) -> None:
+    status = Status(
+        at=NOW, destinations=[destination(due=due, oldest_due_at=NOW - 61 * SECOND)], relays=RELAYS, stuck=[],
+        near_failure=[], retrying={"billing": retrying} if retrying else {},
+    )  # fmt: skip
+    alert = find_alerts(status, Thresholds())[0]
+    assert advice in alert.do
+    assert ("more relays" in alert.do) == ("more relays" in advice)
+
+
 def test_a_bounded_count_says_so() -> None:
     assert "100,000+ messages" in alerts(failed=100_000, more=["failed"])["failed"].what
     assert "100,000 messages" in alerts(failed=100_000)["failed"].what

@@ -21,7 +21,7 @@ from pillarbox.cli._signals import stop_on_signals
 from pillarbox.cli._supervisor import supervise
 from pillarbox.cli.dashboard import show_login
 from pillarbox.config import Config, read_outbox_section, read_section
-from pillarbox.contracts.store import Count, MonitorStore, Selection
+from pillarbox.contracts.store import Count, MonitorStore, Phase, PhaseCount, Selection
 from pillarbox.errors import ConfigError, MissingExtra, StoreBusy, StoreUnavailable
 from pillarbox.message import SKIPPED_DESTINATION, State
 from pillarbox.operations.configuration import read_handed_off, read_near_failure, read_thresholds
@@ -412,18 +412,34 @@ def _log_start(url: str, served: Sequence[ConfiguredDestination], settings: Rela
     program_log.info("pillarbox %s delivers from %s to %s", version("pillarbox"), url, destinations, extra=fields)
 
 
-def describe_open(counts: Sequence[Count], *, served: Collection[str], known: Collection[str]) -> list[str]:
-    """Describe what is open at the end of `--once` and why, a line for each destination that is not in `known`."""
+def describe_open(
+    counts: Sequence[Count], phases: Sequence[PhaseCount], *, served: Collection[str], known: Collection[str]
+) -> list[str]:
+    """Describe what is open at the end of `--once` and why, a line for each destination.
+
+    Why nothing goes to the destinations in `known` is logged already: only what else is open there is described.
+    """
     lines = []
-    for name in sorted({one.destination for one in counts} - set(known) - {SKIPPED_DESTINATION}):
+    for name in sorted({one.destination for one in counts} - {SKIPPED_DESTINATION}):
         own = [one for one in counts if one.destination == name]
         still_open = [one for one in own if one.state in (State.PENDING, State.SENDING)]
         due, later = (sum(one.count for one in still_open if one.due is is_due) for is_due in (True, False))
+        retried, parked = (
+            sum(one.count for one in phases if one.destination == name and one.phase is phase)
+            for phase in (Phase.RETRY, Phase.PARKED)
+        )
         failed = sum(one.count for one in own if one.state is State.FAILED)
-        parts = [f"{due} wait, because this relay does not serve it"] if due and name not in served else []
-        parts += [f"{due} wait behind another of their key, or are another relay's"] if due and name in served else []
-        parts += [f"{later} wait until a later time, for a retry or because they were deferred"] if later else []
-        parts += [f"{failed} have failed and need a decision"] if failed else []
+        reasons = []
+        if name in served and name not in known:
+            reasons = [
+                (retried, "to be tried again"),
+                (parked, "behind another of their key"),
+                (due - retried - parked, "with another relay"),
+            ]
+        elif name not in served:
+            reasons = [(due, "because this relay does not serve it")]
+        reasons += [(later, "deferred until a later time"), (failed, "failed: see `pillarbox failures`")]
+        parts = [f"{count} {why}" for count, why in reasons if count > 0]
         if parts:
             lines.append(f"{name}: {'; '.join(parts)}")
     return lines
@@ -437,7 +453,7 @@ async def _count_waiting(store: MonitorStore, outages: OutageTracker, served: Co
     destinations, partly = outages.destinations, outages.partly
     await store.open()
     try:
-        counts = await store.counts()
+        counts, phases = await store.counts(), await store.count_phases()
         held = [
             await store.find(
                 Selection(states=[State.PENDING], destination=name, tried=True), limit=10_000, payloads=False
@@ -451,8 +467,12 @@ async def _count_waiting(store: MonitorStore, outages: OutageTracker, served: Co
         for one in counts
         if one.due and one.state in (State.PENDING, State.SENDING) and one.destination in destinations
     )
-    for line in describe_open(counts, served=served, known=destinations | partly):
+    for line in describe_open(counts, phases, served=served, known=destinations | partly):
         program_log.info("not delivered to %s", line)
+    if skipped := sum(one.count for one in counts if one.state is State.SKIPPED):
+        program_log.warning(
+            "%d skipped, because no route matches: see `pillarbox messages list --state skipped`", skipped
+        )
     if waiting:
         names = ", ".join(sorted(destinations | partly))
         program_log.error("%d messages wait for what is down or paused: %s", waiting, names)

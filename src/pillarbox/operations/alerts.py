@@ -12,7 +12,13 @@ from pillarbox.contracts.finding import Severity
 from pillarbox.durations import check_fields, format_duration
 from pillarbox.errors import ConfigError
 from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION
-from pillarbox.operations.monitor import STUCK_AFTER, BlockedKeyStatus, DestinationStatus, Status
+from pillarbox.operations.monitor import (
+    RETRIES_COUNTED_TO,
+    STUCK_AFTER,
+    BlockedKeyStatus,
+    DestinationStatus,
+    Status,
+)
 
 __all__ = ["Alert", "Thresholds", "find_alerts"]
 
@@ -309,12 +315,25 @@ def _suggest(status: Status, one: DestinationStatus) -> str:
     if not one.reachable:
         return f"No relay can reach {one.name}: look at the destination, and at `pillarbox doctor`."
     blocked = [key for key in status.blocked if key.destination == one.name]
-    behind = sum(key.waiting for key in blocked)
-    if behind and (behind >= one.due or any(key.more for key in blocked)):
-        return _explain_blocked(blocked)
-    if behind:
-        return f"{_explain_blocked(blocked)} For the others: {_MORE_RELAYS[0].lower()}{_MORE_RELAYS[1:]}"
-    return _MORE_RELAYS
+    behind, retrying = sum(key.waiting for key in blocked), status.retrying.get(one.name, 0)
+    reasons = [_explain_blocked(blocked)] if behind else []
+    if retrying > sum(not key.is_held for key in blocked):
+        reasons.append(_explain_retries(one, retrying))
+    if not reasons:
+        return _MORE_RELAYS
+    is_counted = retrying < RETRIES_COUNTED_TO and not any(key.more for key in blocked)
+    if is_counted and behind + retrying < one.due:
+        reasons.append(f"For the others: {_MORE_RELAYS[0].lower()}{_MORE_RELAYS[1:]}")
+    return " ".join(reasons)
+
+
+def _explain_retries(one: DestinationStatus, retrying: int) -> str:
+    """Say what waits for another attempt, and where its errors are."""
+    more = "+" if retrying >= RETRIES_COUNTED_TO else ""
+    return (
+        f"{retrying:,}{more} {_choose(retrying, 'message waits', 'messages wait')} for another attempt: see why with "
+        f"`pillarbox failures --attempts --destination {one.name}`."
+    )
 
 
 def _explain_blocked(blocked: Sequence[BlockedKeyStatus]) -> str:

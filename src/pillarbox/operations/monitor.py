@@ -23,6 +23,7 @@ from pillarbox.contracts.store import (
     Order,
     Pause,
     Phase,
+    PhaseCount,
     Registry,
     RelayInfo,
     Rollup,
@@ -35,6 +36,7 @@ from pillarbox.retry import DEFAULT_RETRY
 
 __all__ = [
     "NOT_GIVEN_UP",
+    "RETRIES_COUNTED_TO",
     "STUCK_AFTER",
     "BlockedKeyStatus",
     "DestinationStatus",
@@ -61,6 +63,8 @@ _LIST_LIMIT: Final = 50
 _WAITING_LIMIT: Final = 200
 _MOST_BLOCKED: Final = 10
 """Most destinations whose blocked keys are listed."""
+RETRIES_COUNTED_TO: Final = 1_000
+"""Most messages of a destination that are counted as waiting for another attempt."""
 _MAX_WAITING: Final = 10
 """Most groups of waiting messages. The journal of one message of each is read."""
 _JOURNAL_LIMIT: Final = 1_000
@@ -239,6 +243,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Failed messages of consumers, by consumer."""
     blocked: Sequence[BlockedKeyStatus] = ()
     """Keys with messages behind one that is held or tried again: of each destination the longest waiting ones."""
+    retrying: Mapping[str, int] = {}
+    """Messages of each destination that wait for another attempt, up to 1,000. They are among those that are due."""
     counted_to: int = _COUNT_LIMIT
     window: timedelta = _WINDOW
     """Time that deliveries, failed attempts and latencies are of. It begins with a whole minute."""
@@ -304,6 +310,7 @@ class Monitor:
         pauses = {pause.destination: pause for pause in await store.pauses()}
         destinations = build_destinations(counts, oldest, rollups, registry, pauses, served=served)
         near_failure = await self._find_near_failure(counts)
+        phases = await store.count_phases(limit=RETRIES_COUNTED_TO)
         return Status(
             at=registry.now,
             destinations=[self._mark_handed_off(one) for one in destinations],
@@ -313,7 +320,8 @@ class Monitor:
             tries=await store.count_tries(near_failure) if near_failure else {},
             waiting=await self._find_waiting(),
             inboxes=await store.inbox_counts(limit=self._counted_to),
-            blocked=await self._find_blocked(),
+            blocked=await self._find_blocked(phases),
+            retrying={one.destination: one.count for one in phases if one.phase is Phase.RETRY},
             counted_to=self._counted_to,
             window=self._window,
         )
@@ -331,8 +339,7 @@ class Monitor:
                 found += await self._store.find(selection, limit=_LIST_LIMIT, payloads=False, order=Order.ATTEMPTS)
         return sorted(found, key=lambda message: (-message.attempts, message.id))[:_LIST_LIMIT]
 
-    async def _find_blocked(self) -> Sequence[BlockedKeyStatus]:
-        phases = await self._store.count_phases(limit=1)
+    async def _find_blocked(self, phases: Sequence[PhaseCount]) -> Sequence[BlockedKeyStatus]:
         names = sorted({one.destination for one in phases if one.phase is Phase.PARKED})[:_MOST_BLOCKED]
         found: list[BlockedKeyStatus] = []
         for name in names:

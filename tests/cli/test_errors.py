@@ -76,10 +76,35 @@ def test_a_variable_that_is_not_set_is_named_with_the_key_and_the_file(tmp_path:
         (["messages", "lst"], "Did you mean 'list'?"),
         (["status", "--wach"], "Did you mean '--watch'?"),
         (["xyzzy"], "`pillarbox --help` lists them."),
+        (["messages", "list", "--state", "faild"], "Did you mean 'failed'?"),
+        (["messages", "list", "--state", "Failed"], "Did you mean 'failed'?"),
+        (["check", "-o", "promtheus"], "Did you mean 'prometheus'?"),
     ],
 )
 def test_a_misspelled_command_or_option_gets_the_nearest(words: list[str], said: str) -> None:
     ran = pillarbox(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["messages", "list", "--limit", "many"], "'many' is not a whole number"),
+        (["messages", "list", "--after", "x"], "'x' is not a whole number"),
+        (["messages", "list", "--since", "2026-02-01", "--until", "2026-01-01"], "--since must be before --until"),
+        (["messages", "defer", "1", "--for", "2020-01-01"], "'2020-01-01' is not in the future"),
+        (["messages", "defer", "1", "--for", "0"], "'0' is not in the future"),
+        (["messages", "discard", "1", "--reason", " "], "a reason is needed"),
+        (["inbox", "discard", "m1", "--reason", ""], "a reason is needed"),
+        (["relay", "--to", "1a=memory:"], "The destination '1a' is not usable"),
+        (["relay", "--to", "=memory:"], "The destination '' is not usable"),
+        (["init", "--to", "a b=memory:"], "The destination 'a b' is not usable"),
+    ],
+)
+def test_a_wrong_value_says_what_to_write(words: list[str], said: str, tmp_path: Path) -> None:
+    store = ["--store", "sqlite:///shop.db"]
+    ran = pillarbox(*words, *store, cwd=tmp_path)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
 

@@ -65,6 +65,14 @@ def test_one_that_cannot_be_read_is_shown_all_the_same(shop: Shop, content: byte
     assert "Timeout" in ran.out
 
 
+def test_a_misspelled_consumer_gets_the_nearest(shop: Shop) -> None:
+    _keep(shop, "m1", b"\x00")
+    for words in (("list",), ("redrive", "--yes"), ("discard", "--yes", "--reason", "x")):
+        ran = shop.run("inbox", *words, "--consumer", "mailr")
+        assert "No consumer mailr has a record. Did you mean mailer? The inbox has records of mailer." in ran.err
+    assert "has a record" not in shop.run("inbox", "list", "--consumer", "mailer", "--error", "none of these").err
+
+
 def test_one_whose_content_was_not_kept_is_left_alone(shop: Shop) -> None:
     _keep(shop, "m1", None)
     _keep(shop, "m2", b"\x00")

@@ -92,9 +92,13 @@ def test_many_messages_are_not_changed_unasked(shop: Shop) -> None:
         (("redrive",), "Say which messages to redrive"),
         (("redrive", "1", "--destination", "billing"), "ids or filters, not both"),
         (("redrive", "yesterday"), "neither the id nor the message id"),
-        (("list", "--since", "someday"), "no time"),
-        (("defer", "1", "--for", "someday"), "no time"),
+        (("list", "--since", "someday"), "not a time"),
+        (("defer", "1", "--for", "someday"), "not a time"),
         (("discard", "1"), "--reason"),
+        (("redrive", "--state", "skipped", "--yes"), "add --to NAME"),
+        (("redrive", "--state", "delivered", "--yes"), "redrive takes what is failed or discarded"),
+        (("replay", "--state", "failed", "--yes"), "replay takes what is delivered"),
+        (("discard", "--state", "delivered", "--reason", "x", "--yes"), "discard takes what is"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_changes_nothing(shop: Shop, arguments: tuple[str, ...], expected: str) -> None:
@@ -108,6 +112,12 @@ def test_what_cannot_be_done_says_why(shop: Shop) -> None:
     shop.publish(1, to="billing")
     ran = shop.run("messages", "replay", "1")
     assert (ran.code, "is pending and cannot be replayed" in ran.sentence) == (1, True)
+    with shop.connect() as tx:
+        tx.execute("update pillarbox_outbox set waits = 'parked'")
+    behind = shop.run("messages", "defer", "1", "--for", "2h")
+    assert (behind.code, "it waits behind an earlier message of its key" in behind.sentence) == (1, True)
+    none = shop.run("messages", "defer", "--destination", "billing", "--for", "2h", "--yes")
+    assert "Nothing was deferred: 1 message (1 pending) matched, which wait behind" in none.out
     assert shop.run("messages", "show", "99").code == 5
     assert shop.run("messages", "redrive", "99").code == 5
 

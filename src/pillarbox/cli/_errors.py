@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from io import StringIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -45,6 +47,7 @@ def run(command: click.Command, arguments: Sequence[str], *, process: RelayProce
         echo("Interrupted.", err=True)
         return _INTERRUPTED
     except click.ClickException as error:
+        _explain(error)
         # It repeats what was typed, which may be a URL with a password.
         text = StringIO()
         error.show(text)
@@ -56,6 +59,18 @@ def run(command: click.Command, arguments: Sequence[str], *, process: RelayProce
         echo(f"Error: {to_sentence(error)}", err=True)
         return error.exit_code if isinstance(error, PillarboxError) else 1
     return code if isinstance(code, int) else 0
+
+
+def _explain(error: click.ClickException) -> None:
+    """Replace what click calls a type by its name in plain English, and name the nearest of several choices."""
+    if not isinstance(error, click.BadParameter):
+        return
+    error.message = re.sub(r"is not a valid integer( range)?\b", "is not a whole number", error.message)
+    kind = error.param.type if error.param is not None else None
+    typed = re.match(r"'([^']*)'", error.message)
+    if isinstance(kind, click.Choice) and typed is not None:
+        near = get_close_matches(typed[1].lower(), [str(choice) for choice in kind.choices], n=1)
+        error.message += f" Did you mean {near[0]!r}?" if near else ""
 
 
 def to_sentence(error: Exception) -> str:

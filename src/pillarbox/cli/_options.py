@@ -37,6 +37,7 @@ __all__ = [
     "configuration_options",
     "parse_destination",
     "reason_option",
+    "required_reason_option",
     "target_options",
     "targets_options",
 ]
@@ -186,6 +187,21 @@ def reason_option(command: F) -> F:
         "--reason", metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True, help="Why, for the journal.",
     )  # fmt: skip
     return option(command)
+
+
+def required_reason_option(command: F) -> F:
+    """Add `--reason`, which must be given, and not be blank."""
+    option = click.option(
+        "--reason", required=True, callback=_check_reason, metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True,
+        help="Why, for the journal.",
+    )  # fmt: skip
+    return option(command)
+
+
+def _check_reason(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter("a reason is needed, for the journal.")
+    return text
 
 
 def _find_user() -> str:
@@ -339,6 +355,9 @@ def parse_destination(text: str) -> tuple[str, str | None]:
     """Split `NAME=URL`. A NAME alone has no URL; a URL alone is for the destination with the default name."""
     match = _NAMED_URL.fullmatch(text)
     if match is None:
+        name, equals, _ = text.partition("=")
+        if equals and not set(name) & set(":/?"):  # before its first option a URL has one of these
+            check_destination(name)
         return DestinationSettings().name, text
     if match["url"] == "":
         raise ConfigError(f"--to {match['name']}= has no URL; write --to NAME=URL.")

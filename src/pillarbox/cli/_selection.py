@@ -115,6 +115,8 @@ def _take_filters(options: dict[str, Any]) -> Filters:
         until=options.pop("until"),
         min_attempts=max(filter(None, (options.pop("min_attempts"), near)), default=None),
     )
+    if selection.since is not None and selection.until is not None and selection.since >= selection.until:
+        raise click.UsageError("--since must be before --until.")
     return Filters(selection=selection, stuck=stuck, near_failure=near_failure)
 
 

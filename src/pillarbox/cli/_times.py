@@ -31,16 +31,22 @@ def parse_past_time(_ctx: click.Context, _param: click.Parameter, text: str | No
         return _parse_iso(text) or datetime.now(UTC) - parse_duration(text)
     except (ConfigError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is no time: write 2026-01-31T12:00:00+01:00, or how long ago: 30m, 2h, 7d."
+            f"{text!r} is not a time: write 2026-01-31T12:00:00+01:00, or how long ago: 30m, 2h, 7d."
         ) from None
 
 
 def parse_future_time(_ctx: click.Context, _param: click.Parameter, text: str) -> datetime:
-    """Parse a time, or how long it is from now."""
+    """Parse a time in the future, or how long it is from now."""
+    now = datetime.now(UTC)
     try:
-        return _parse_iso(text) or datetime.now(UTC) + min(parse_duration(text), LONGEST)
+        at = _parse_iso(text) or now + min(parse_duration(text), LONGEST)
     except ConfigError:
-        raise click.BadParameter(f"{text!r} is no time: write 2026-01-31T12:00Z, or how long from now: 2h.") from None
+        raise click.BadParameter(
+            f"{text!r} is not a time: write 2026-01-31T12:00Z, or how long from now: 2h."
+        ) from None
+    if at <= now:
+        raise click.BadParameter(f"{text!r} is not in the future: write 2026-01-31T12:00Z, or how long from now: 2h.")
+    return at
 
 
 def _parse_iso(text: str) -> datetime | None:

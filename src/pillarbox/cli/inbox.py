@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
 import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
-from pillarbox.cli._options import Target, by_option, reason_option, target_options
+from pillarbox.cli._options import Target, by_option, reason_option, required_reason_option, target_options
 from pillarbox.cli._output import (
     OutputFormat,
     Progress,
@@ -22,11 +23,12 @@ from pillarbox.cli._output import (
     show_rows,
 )
 from pillarbox.cli._table import Column, draw_table, wide_option
-from pillarbox.contracts.store import Action, InboxFailure, InboxSelection, OperatorStore
+from pillarbox.contracts.store import Action, InboxFailure, InboxSelection, OperatorStore, Store
 from pillarbox.decoding import decode_incoming
 from pillarbox.errors import NoSuchMessage
 from pillarbox.operations.bulk import BATCH_SIZE, format_count, note_bulk
 from pillarbox.operations.documents import read_inbox_event, read_inbox_type, to_inbox_document, to_inbox_row
+from pillarbox.settings import join_words
 
 __all__ = ["inbox"]
 
@@ -43,6 +45,8 @@ _COLUMNS: Final = (
 )
 _UNLIMITED: Final = 1_000_000
 """More failed messages than an inbox will ever have."""
+_MOST_CONSUMERS: Final = 10
+"""Most consumers that one line names."""
 
 
 @click.group(epilog="\b\nExample:\n  pillarbox inbox list --consumer billing\n")
@@ -74,7 +78,8 @@ def list_failures(target: Target, *, consumer: str | None, error: str | None, li
     selection = InboxSelection(consumer=consumer, error=error)
     found = target.run(lambda store: store.inbox_failures(selection, limit=limit), reads_only=True)
     if not found:
-        say("No message of an inbox has failed.")
+        say("No message of an inbox has failed." if consumer is error is None else "No failed message matches.")
+        _say_known(target, consumer)
     rows = [
         (one.consumer, one.message_id, one.source, read_inbox_type(one), str(one.attempts),
          format_time(one.failed_at), one.error or "")
@@ -122,6 +127,23 @@ def _format_failure(failure: InboxFailure, document: dict[str, object]) -> str:
     return format_fields(fields, body=body)
 
 
+def _say_known(target: Target, consumer: str | None) -> None:
+    """Name the consumers that have records, if the one that was named has none."""
+    if consumer is None:
+        return
+
+    async def find(store: Store) -> set[str]:
+        active = {one.consumer for one in await store.inbox_activity(window=timedelta(hours=1))}
+        return active | {one.consumer for one in await store.inbox_counts(limit=1)}
+
+    known = sorted(target.run(find, reads_only=True))
+    if consumer in known:
+        return
+    near = get_close_matches(consumer, known, n=1)
+    has = f"The inbox has records of {join_words(known[:_MOST_CONSUMERS])}." if known else "The inbox is empty."
+    say(f"No consumer {consumer} has a record. {f'Did you mean {near[0]}? ' if near else ''}{has}")
+
+
 class _Change(msgspec.Struct, frozen=True):
     """One change of failed messages, as it was typed."""
 
@@ -143,6 +165,8 @@ class _Change(msgspec.Struct, frozen=True):
         if self.done == "redriven":
             unkept = sum(not one.content for one in found)
             matched -= unkept
+        if not found:
+            _say_known(self.target, selection.consumer)
         if not found and selection.message_ids:
             raise NoSuchMessage(f"No failed message of an inbox is called {', '.join(selection.message_ids)}.")
         if matched and not (self.dry_run or self.yes or selection.message_ids):
@@ -205,8 +229,7 @@ def redrive(
 @click.argument("message_ids", nargs=-1, metavar="[MESSAGE_ID]...")
 @target_options
 @_filter_options
-@click.option("--reason", required=True, metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True,
-              help="Why, for the journal.")  # fmt: skip
+@required_reason_option
 @confirm_options()
 @by_option
 @output_option

@@ -11,7 +11,14 @@ import click
 import msgspec
 
 from pillarbox.cli._confirm import confirm, confirm_options
-from pillarbox.cli._options import Target, by_option, complete_destination, reason_option, target_options
+from pillarbox.cli._options import (
+    Target,
+    by_option,
+    complete_destination,
+    reason_option,
+    required_reason_option,
+    target_options,
+)
 from pillarbox.cli._output import (
     OutputFormat,
     Progress,
@@ -46,6 +53,8 @@ from pillarbox.operations.documents import to_journal_document, to_message_docum
 from pillarbox.operations.monitor import NOT_GIVEN_UP, count_tries
 from pillarbox.redaction import redact_block
 from pillarbox.relay.addresses import MAIN, read_stores
+from pillarbox.settings import join_words
+from pillarbox.stores.rules import eligible_states
 
 __all__ = ["messages"]
 
@@ -293,6 +302,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError("Give ids or filters, not both.")
         if not self.ids and self.filters.is_empty:
             raise click.UsageError(f"Say which messages to {verb.lower()}: ids, or filters such as --destination NAME.")
+        self._check_states()
         if self.to is not None:
             self.target.check_destination(self.to)
         elif self.action is Action.REDRIVEN and State.SKIPPED in (self.filters.selection.states or ()):
@@ -316,6 +326,16 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             result = self.target.run(run)
         self._show(result, counts)
 
+    def _check_states(self) -> None:
+        """Refuse states of which the action changes no message."""
+        given = self.filters.selection.states or ()
+        verb = _VERBS[self.action].lower()
+        if State.SKIPPED in given and self.action is Action.REDRIVEN and self.to is None:
+            raise click.UsageError("What was skipped has no destination: add --to NAME.")
+        if given and not eligible_states(self.action, self.filters.selection, to=self.to):
+            taken = join_words([one.value for one in eligible_states(self.action, Selection(ids=[]))], last="or")
+            raise click.UsageError(f"--state {given[0].value} selects nothing: {verb} takes what is {taken}.")
+
     async def _count(self, store: OperatorStore) -> tuple[Selection, Mapping[State, int]]:
         """Return the selection, and how many of its messages can be changed, by state."""
         if self.ids:
@@ -338,6 +358,11 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             text = describe_result(self.action, result)
         else:
             text = f"{format_counts(counts)} would be {self.action.value}. Nothing was changed."
+            if counts and not self.dry_run and not result.without_payload:
+                text = (
+                    f"Nothing was {self.action.value}: {format_counts(counts)} matched, which wait behind an earlier "
+                    "message of their key, or are claimed by a relay."
+                )
             if self.output != "text":
                 say(text)
             text += describe_left_alone(result)
@@ -394,8 +419,7 @@ def replay(change: _Change, by: str, reason: str | None) -> None:
 
 @messages.command(epilog="\b\nExample:\n  pillarbox messages discard 4711 --reason 'sent by hand'\n")
 @_change_options(Action.DISCARDED)
-@click.option("--reason", required=True, metavar="TEXT", envvar="PILLARBOX_REASON", show_envvar=True,
-              help="Why, for the journal.")  # fmt: skip
+@required_reason_option
 def discard(change: _Change, by: str, reason: str) -> None:
     """Close pending, held or failed messages without sending them. They are kept, and can be redriven.
 

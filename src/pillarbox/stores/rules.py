@@ -158,13 +158,12 @@ def explain_empty_batch(selection: Selection, found: Sequence[tuple[int, State]]
         named = ", ".join(str(name) for name in [*(selection.ids or ()), *(selection.message_ids or ())][:3])
         raise NoSuchMessage(f"There is no message {named}: it was never committed, or its retention is over.")
     message_id, state = found[0]
-    target = State.DISCARDED if action is Action.DISCARDED else State.PENDING
+    refused = f"Message {message_id} is {state.value} and cannot be {action.value}"
+    if action is Action.DEFERRED and state is State.PENDING:
+        raise IllegalTransition(f"{refused}: it waits behind an earlier message of its key. Defer that one.")
     eligible = " or ".join(state.value for state in _ELIGIBLE[action])
     hint = " Give a skipped one a destination to go to." if state is State.SKIPPED else ""
-    raise IllegalTransition(
-        f"Message {message_id} is {state.value} and cannot be {action.value} (become {target.value}): "
-        f"only what is {eligible} and in no relay's hands can.{hint}"
-    )
+    raise IllegalTransition(f"{refused}: only what is {eligible}, and not claimed by a relay, can.{hint}")
 
 
 def list_purged_statuses(*, failed: bool) -> list[tuple[str, bool | None]]:

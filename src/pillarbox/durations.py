@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import cache
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Final
 
 from pillarbox.errors import ConfigError, PillarboxError
 
@@ -14,11 +12,11 @@ __all__ = [
     "FOREVER",
     "LONGEST",
     "check_duration",
-    "check_fields",
     "format_age",
     "format_duration",
     "format_latency",
     "parse_duration",
+    "shorten",
 ]
 
 FOREVER: Final = timedelta.max
@@ -83,37 +81,16 @@ def format_latency(length: timedelta) -> str:
 # --- durations that Python code passes ---
 
 
+def shorten(value: object) -> str:
+    """Write a value as Python does, cut where it is long."""
+    shown = repr(value)
+    return shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…"
+
+
 def check_duration(value: object, name: str, *, error: type[PillarboxError] = ConfigError) -> None:
     """Raise an error that says what to pass, unless the value is a `timedelta`. None is for the caller to allow."""
     if isinstance(value, timedelta):
         return
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     seconds = f"{value}" if is_number else "5"
-    shown = repr(value)
-    shown = shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…"
-    raise error(f"{name}={shown} is not a duration: pass a timedelta, such as timedelta(seconds={seconds}).")
-
-
-def check_fields(settings: object) -> None:
-    """Check every field of the settings that is a duration, or a list of them, as `check_duration` does."""
-    for name, is_many, is_optional in _list_durations(type(settings)):  # type: ignore[arg-type]  # a class has a hash
-        value = getattr(settings, name)
-        if value is None and is_optional:
-            continue
-        for one in value if is_many and isinstance(value, Sequence) else (value,):
-            check_duration(one, name)
-
-
-@cache
-def _list_durations(cls: type) -> Sequence[tuple[str, bool, bool]]:
-    """List the fields that are durations: the name, whether it is a list of them, and whether it may be None."""
-    found = []
-    for name, hint in get_type_hints(cls).items():
-        if hint is timedelta or _holds_durations(hint):
-            is_many = isinstance(origin := get_origin(hint), type) and issubclass(origin, Sequence)
-            found.append((name, is_many, type(None) in get_args(hint)))
-    return found
-
-
-def _holds_durations(hint: Any) -> bool:
-    return timedelta in get_args(hint)
+    raise error(f"{name}={shorten(value)} is not a duration: pass a timedelta, such as timedelta(seconds={seconds}).")

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from pillarbox.arguments import check_argument
 from pillarbox.errors import ConfigError
 from pillarbox.events import DEFAULT_TYPES, Types
 
@@ -73,6 +74,9 @@ class Handlers:
             raise ConfigError(
                 'A handler needs to know what it is for: write @handlers.on(OrderPlaced) or on("orders.*").'
             )
+        if not isinstance(what, type):
+            check_argument(what, "what", str | None)
+        check_argument(topic, "topic", str | None)
         if isinstance(what, type):
             type_pattern = re.compile(re.escape(self.types.get_by_class(what).name) + r"\Z")
         else:

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from pillarbox import writers
+from pillarbox.arguments import check_argument
 from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, Start, TakeRedriven
 from pillarbox.durations import check_duration
 from pillarbox.errors import ConfigError, DecodeError
@@ -47,6 +48,7 @@ class Inbox:
     """Records of one consumer about what it has handled. Holds no connection; make one per consumer and share it."""
 
     def __init__(self, consumer: str, *, schema: str | None = None, prefix: str = "pillarbox_") -> None:
+        check_argument(consumer, "consumer", str)
         if not consumer or len(consumer) > _LONGEST_NAME:
             raise ConfigError(
                 f"The consumer {consumer!r} is not usable: write a name of 1 to {_LONGEST_NAME} characters."

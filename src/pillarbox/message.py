@@ -257,6 +257,8 @@ def to_text(value: object, *, what: str) -> str | None:
 
 def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     """Copy the headers; raise `PublishError` for a name or value that some broker would not carry unchanged."""
+    if not isinstance(headers, Mapping):
+        raise PublishError(f"The headers are of type {type(headers).__name__}; give a dict of texts.")
     checked: dict[str, str] = {}
     seen: set[str] = set()
     for name, value in headers.items():
@@ -350,7 +352,8 @@ class Names(msgspec.Struct, frozen=True):
 
 
 def _check_identifier(name: str, *, what: str) -> None:
-    if not _IDENTIFIER.fullmatch(name) or len(name) > _MAX_IDENTIFIER:
+    given: object = name  # a caller without types may pass anything
+    if not isinstance(given, str) or not _IDENTIFIER.fullmatch(name) or len(name) > _MAX_IDENTIFIER:
         raise ConfigError(
             f"The {what} {name!r} is not usable: write at most {_MAX_IDENTIFIER} lower-case letters, digits and "
             "underscores, not starting with a digit."
@@ -359,7 +362,8 @@ def _check_identifier(name: str, *, what: str) -> None:
 
 def check_destination(name: str) -> str:
     """Return a destination's name, or raise `ConfigError`. It ends up in rows, logs and metric labels."""
-    if name != SKIPPED_DESTINATION and not _DESTINATION.fullmatch(name):
+    given: object = name  # a caller without types may pass anything
+    if not isinstance(given, str) or (name != SKIPPED_DESTINATION and not _DESTINATION.fullmatch(name)):
         raise ConfigError(
             f"The destination {name!r} is not usable: write a letter, then at most 99 letters, digits, '_', '.' or '-'."
         )

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from pillarbox import writers
+from pillarbox.arguments import check_argument
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.context import current, trace_headers
 from pillarbox.contracts.writer import Insert
@@ -84,6 +85,9 @@ class Outbox:
         serialize_keys: bool = False,
         spans: Callable[[str], AbstractContextManager[None]] | None = None,
     ) -> None:
+        check_argument(source, "source", str)
+        check_argument(max_payload, "max_payload", int)
+        check_argument(serialize_keys, "serialize_keys", bool)
         if max_payload < 1:
             raise ConfigError(f"max_payload={max_payload} is not usable; give a number of bytes above 0.")
         if not _URI_REFERENCE.fullmatch(source) or len(source) > MAX_TEXT:

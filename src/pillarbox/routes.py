@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from pillarbox.arguments import check_argument
+from pillarbox.durations import shorten
 from pillarbox.errors import ConfigError, NoRoute
 from pillarbox.message import SKIPPED_DESTINATION, Kind, check_destination
 
@@ -32,6 +34,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Header name to the pattern of its value; a message without that header does not match."""
 
     def __post_init__(self) -> None:
+        for name in ("topic", "type"):
+            check_argument(getattr(self, name), name, str)
+        check_argument(self.headers, "headers", Mapping[str, str])
         msgspec.structs.force_setattr(self, "to", _check_names(self.to))
         if self.kind is not None:
             msgspec.structs.force_setattr(self, "kind", _parse_kind(self.kind))
@@ -71,7 +76,15 @@ class Routes:
     ) -> None:
         if unrouted not in ("skip", "error"):
             raise ConfigError(f"unrouted={unrouted!r} is not a setting; write 'skip' or 'error'.")
-        self._matchers = tuple(_compile(route) for route in routes)
+        given: object = routes
+        listed = list(given) if isinstance(given, Iterable) else [given]
+        matchers = tuple(_compile(route) for route in listed if isinstance(route, Route))
+        if len(matchers) < len(listed):
+            raise ConfigError(
+                f"routes={shorten(routes)} are not routes: pass a destination's name, or a list such as "
+                '[Route(to="billing", topic="orders.*")].'
+            )
+        self._matchers = matchers
         self._default = () if default is None else _check_names(default)
         self._unrouted = unrouted
         self._by_headers = any(matcher.headers for matcher in self._matchers)
@@ -125,6 +138,8 @@ def _check_single(found: tuple[str, ...], *, type: str, topic: str) -> tuple[str
 
 
 def _check_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(names, str | Iterable):
+        raise ConfigError(f"{shorten(names)} is not the name of a destination, nor a list of names.")
     listed = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     if not listed:
         raise ConfigError("A list of destinations is empty; name at least one.")

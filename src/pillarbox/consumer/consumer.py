@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from pillarbox.arguments import check_argument
 from pillarbox.brokers.factory import receiver_from_url
 from pillarbox.brokers.held_bytes import BatchSize
 from pillarbox.config import Config, find_receiver_url, read_store_section
@@ -74,6 +75,7 @@ class Consumer:
         telemetry: ConsumerTelemetry | None = None,
         seed: int | None = None,
     ) -> None:
+        check_argument(settings, "settings", ConsumerSettings)
         self.name = name
         self.settings = settings
         self.handlers = Handlers(types=types, arguments=("event", "transaction", "CloudEvent"))

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from pillarbox.durations import check_fields
+from pillarbox.arguments import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.retry import RetryPolicy
 

@@ -11,10 +11,11 @@ from uuid import UUID
 
 import msgspec
 
+from pillarbox.arguments import check_fields
 from pillarbox.clock import SystemClock
 from pillarbox.consumer import Consumer
 from pillarbox.contracts.store import MonitorStore, OpenClaim, Registry
-from pillarbox.durations import check_fields, format_duration
+from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError, MissingExtra, PillarboxError
 from pillarbox.message import SKIPPED_DESTINATION
 from pillarbox.operations.monitor import STUCK_AFTER, Monitor, Status

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.arguments import check_fields
 from pillarbox.config import (
     Config,
     Section,
@@ -18,7 +19,6 @@ from pillarbox.config import (
     read_section,
     read_store_section,
 )
-from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.message import Names
 from pillarbox.redaction import escape_controls, expand_variables

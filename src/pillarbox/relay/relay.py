@@ -16,9 +16,11 @@ from uuid import UUID
 
 import msgspec
 
+from pillarbox.arguments import check_argument
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import PartitionedStore, RelayInfo, Store, Wakeups
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures, find_addressing
+from pillarbox.durations import shorten
 from pillarbox.errors import (
     ConfigError,
     PillarboxError,
@@ -110,6 +112,21 @@ class RelayHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Destinations that it may be cut off from and still be ready."""
 
 
+def _check_arguments(store: object, destinations: object, settings: object) -> list[Destination]:
+    """Return the destinations; raise `ConfigError` for what is none, and for another store or other settings."""
+    given = list(destinations) if isinstance(destinations, Iterable) else [destinations]
+    listed = [one for one in given if isinstance(one, Destination)]
+    if len(listed) < len(given):
+        raise ConfigError(
+            f"destinations={shorten(destinations)} are not destinations: pass URLs by name, such as "
+            '{"billing": "amqp://localhost"}, or a list of Destination.'
+        )
+    check_argument(settings, "settings", RelaySettings)
+    if not isinstance(store, str) and not hasattr(store, "registry"):
+        raise ConfigError(f"store={shorten(store)} is not a store: pass a URL, or what open_store returns.")
+    return listed
+
+
 class Relay:
     """Delivers every committed message of a store, in order per key, until stopped.
 
@@ -141,6 +158,7 @@ class Relay:
             from pillarbox.relay.configuration import destination_from_url
 
             destinations = [destination_from_url(name, url) for name, url in destinations.items()]
+        destinations = _check_arguments(store, destinations, settings)
         self._store = open_store(store) if isinstance(store, str) else store
         self._origin = str(parse_store_url(store)) if isinstance(store, str) else type(store).__name__
         """Where it delivers from, without secrets."""

@@ -9,11 +9,11 @@ from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from pillarbox.arguments import check_fields
 from pillarbox.brokers.http.addresses import describe_if_forbidden
 from pillarbox.brokers.http.errors import REJECTS, check_rejects
 from pillarbox.brokers.settings import TransportUrl, parse_settings
 from pillarbox.brokers.tls import Tls
-from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.hosts import is_local_host
 from pillarbox.message import RESERVED_PREFIXES

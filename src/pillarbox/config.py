@@ -28,6 +28,7 @@ from pillarbox.settings import (
     Layer,
     build_settings,
     format_key,
+    join_words,
     list_fields,
     parse_value,
     suggest_nearest,
@@ -58,6 +59,8 @@ __all__ = [
 _FILE_NAME: Final = "pillarbox.toml"
 _MAX_FILE: Final = 1024 * 1024
 """Characters of a configuration file. A wrong name can lead to a device that never ends."""
+_DECLARED_TWICE: Final = re.compile(r"Cannot declare \((?P<names>.*)\) twice(?P<place>.*)")
+_NAME_IN_TUPLE: Final = re.compile(r"'([^']*)'")
 SECTIONS: Final = (
     "store", "stores", "tenants", "outbox", "relay", "log", "alerts", "probes", "dashboard", "destinations", "consumers"
 )  # fmt: skip
@@ -140,8 +143,16 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise ConfigError(f"The configuration file {file} holds lists in lists without end: correct it.") from error
     except tomllib.TOMLDecodeError as error:
-        reason = str(error)
-        raise ConfigError(f"The configuration file {file} is not TOML: {reason[:1].lower()}{reason[1:]}.") from error
+        raise ConfigError(f"The configuration file {file} is not TOML: {_explain_toml(str(error))}.") from error
+
+
+def _explain_toml(reason: str) -> str:
+    """Write a parser's reason as the end of a sentence. Of tables it says a tuple, and not what to do."""
+    if (twice := _DECLARED_TWICE.match(reason)) is not None:
+        table = format_key(tuple(_NAME_IN_TUPLE.findall(twice["names"])))
+        return f"[{table}] stands there twice{twice['place']}: put all its keys into one"
+    reason = reason.replace("Cannot overwrite a value", "a key is set twice")
+    return f"{reason[:1].lower()}{reason[1:]}"
 
 
 def _flatten(table: Mapping[str, object], *, at: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
@@ -277,7 +288,17 @@ def build_section(
         if (value := values.get(field.path)) is not None:
             converted[field.path] = _convert(field, value, at=at)
     origins = {path: values[path].origin for path in converted if path in values}
-    return Section(build_settings(cls, converted), origins)
+    try:
+        return Section(build_settings(cls, converted), origins)
+    except ConfigError as error:
+        raise ConfigError(_locate(str(error), origins, at=at)) from error
+
+
+def _locate(reason: str, origins: Mapping[KeyPath, ConfigOrigin], *, at: KeyPath) -> str:
+    """Add where the settings that a sentence names were given; where it names none, all of the section."""
+    named = [path for path in origins if all(word.rstrip("s") in reason for word in path[-1].split("_"))]
+    places = [origins[path].describe((*at, *path)) for path in named or origins]
+    return f"{reason.removesuffix('.')} (see {join_words(places)})." if places else reason
 
 
 def _convert(field: Field, value: ConfigValue, *, at: KeyPath) -> object:
@@ -353,7 +374,8 @@ def build_routes(config: Config, settings: OutboxSettings) -> Routes:
     )
     if not routes.destinations and settings.unrouted == "skip":
         raise ConfigError(
-            f"outbox in {config.file_name} has neither routes nor a default: every event would be skipped."
+            f"outbox in {config.file_name} has neither routes nor a default, so every event would be skipped: write "
+            'default = "NAME" under [outbox], or a table [[outbox.routes]].'
         )
     known = list_destinations(config)
     for name in sorted(routes.destinations - set(known)):

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from pillarbox.durations import check_fields
+from pillarbox.arguments import check_fields
 from pillarbox.errors import ConfigError
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "RetryPolicy"]
@@ -35,7 +35,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.attempts is not None and self.attempts < 1:
-            raise ConfigError("A retry policy needs at least 1 attempt, or none counted (forever).")
+            raise ConfigError('A retry policy needs at least 1 attempt; None, in a file "forever", is no limit.')
         if not 0 <= self.jitter < 1:
             raise ConfigError("A retry policy's jitter is a part of the delay: at least 0 and below 1.")
         if self.first <= timedelta(0) or any(delay < timedelta(0) for delay in self.schedule):

@@ -181,6 +181,9 @@ def _parse_table(cls: type[msgspec.Struct], value: object) -> msgspec.Struct:
     for name in value:
         if name not in cls.__struct_fields__:
             raise ConfigError(f"has an unknown key {name!r}: {suggest_nearest(name, cls.__struct_fields__)}")
+    for field in msgspec.structs.fields(cls):
+        if field.required and field.name not in value:
+            raise ConfigError(f"lacks the key {field.name!r}: add it")
     try:
         return msgspec.convert(value, cls)
     except msgspec.ValidationError as error:
@@ -322,6 +325,11 @@ _VALIDATION_ERROR: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$\.(?P<name>\w
 """Shape of msgspec's messages: "Expected `int`, got `str` - at `$.batch`"."""
 
 
+_NEEDED: Final[Mapping[type, str]] = {
+    bool: "must be true or false", int: "must be a whole number", float: "must be a number",
+}  # fmt: skip
+
+
 def _explain(error: msgspec.ValidationError, hints: Mapping[str, Any], *, transport: str) -> str:
     match = _VALIDATION_ERROR.fullmatch(str(error))
     if match is None or match["name"] is None:
@@ -329,9 +337,12 @@ def _explain(error: msgspec.ValidationError, hints: Mapping[str, Any], *, transp
     name = match["name"]
     parts = get_args(hints[name])
     options = [option for part in parts for option in (get_args(part) or (part,))]  # `Literal[…] | None` is nested
-    choices = [option for option in options if isinstance(option, str)]
+    choices = [str(option) for option in options if isinstance(option, str | int)]
     if choices:
         return f"The option {name} of the {transport} transport is one of {join_words(choices, last='or')}."
+    for kind, needed in _NEEDED.items():
+        if kind in (hints[name], *parts):
+            return f"The option {name} of the {transport} transport {needed}."
     reason = match["reason"].replace("`", "").replace("Expected", "expected")
     return f"The option {name} of the {transport} transport cannot be read: {reason}."
 

@@ -109,6 +109,33 @@ def test_a_wrong_value_says_what_to_write(words: list[str], said: str, tmp_path:
     assert said in ran.err
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("amqp://h:99999", "The port 99999 in the rabbitmq transport's URL is not between 1 and 65535"),
+        ("kafka://h:0", "The port 0 in the kafka transport's URL is not between 1 and 65535"),
+        ("nats://h:99999", "The port 99999 in the nats transport's URL"),
+        ("redis://h:99999/0", "The port 99999 in the redis transport's URL"),
+        ("mqtt://h:99999", "The port 99999 in the mqtt transport's URL"),
+        ("https://h:99999/x", "The port in the endpoint's URL is not a number between 1 and 65535"),
+        ("amqp://h?exchnge=a", "Did you mean exchange?\n"),
+        ("https://h/x?batch=abc", "The option batch of the http transport must be true or false."),
+        ("https://h/x?concurrency=abc", "The option concurrency of the http transport must be a whole number."),
+        ("mqtt://h?qos=7", "The option qos of the mqtt transport is one of 1 or 2."),
+    ],
+)
+def test_a_wrong_url_of_a_destination_says_what_to_write(url: str, said: str, tmp_path: Path) -> None:
+    ran = pillarbox("relay", "--store", "sqlite:///shop.db", "--to", f"a={url}", cwd=tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
+def test_a_destination_without_a_url_says_where_to_write_it(tmp_path: Path) -> None:
+    (tmp_path / "pillarbox.toml").write_text('[destinations.mail]\nulr = "memory:"\n')
+    ran = pillarbox("relay", "--store", "sqlite:///shop.db", cwd=tmp_path)
+    assert 'write url = "…" under [destinations.mail], where it says ulr' in ran.sentence
+
+
 def test_missing_tables_end_with_four(tmp_path: Path) -> None:
     ran = pillarbox("schema", "verify", "--store", "sqlite:///none.db", cwd=tmp_path)
 

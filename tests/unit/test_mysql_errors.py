@@ -100,3 +100,14 @@ def test_a_server_that_is_no_leader_any_more_is_an_outage(number: int) -> None:
 @pytest.mark.parametrize("number", [1213, 3101])
 def test_a_conflict_at_the_commit_of_a_cluster_is_repeated(number: int) -> None:
     assert classify_error(pymysql.OperationalError(number, "certification failed")) is ErrorClass.CONFLICT
+
+
+@pytest.mark.parametrize("answer", ["YES", "NO"])
+def test_a_refused_login_keeps_its_sentence(answer: str) -> None:
+    """The server names no password, only whether there was one: nothing of it is a secret."""
+    refused = pymysql.err.OperationalError(1045, f"Access denied for user 'a'@'h' (using password: {answer})")
+    with pytest.raises(StoreUnavailable) as caught, map_errors():
+        raise refused
+    assert str(caught.value) == (
+        "MariaDB refused the login (Access denied for user 'a'@'h'): check the URL's user and password."
+    )

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.errors import ConfigError
+from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.hosts import is_local_host
 from pillarbox.stores.tls import (
+    check_certificate_files,
     describe_unverified,
     is_certificate_error,
     secure_mysql_url,
@@ -159,3 +160,13 @@ def test_a_host_cannot_hide_before_a_fragment() -> None:
 )
 def test_a_connection_that_breaks_is_no_bad_certificate(text: str) -> None:
     assert not is_certificate_error(OSError(text), text)
+
+
+@pytest.mark.parametrize("option", ["sslrootcert", "sslcert", "sslkey"])
+def test_a_certificate_that_is_not_there_is_named(option: str, tmp_path: Path) -> None:
+    missing = tmp_path / "none.crt"
+    with pytest.raises(StoreUnavailable, match=f"The file .*none.crt of the option {option} in the store URL cannot"):
+        check_certificate_files(f"postgresql://db.example/shop?{option}={missing}")
+    missing.write_text("")
+    check_certificate_files(f"postgresql://db.example/shop?{option}={missing}")
+    check_certificate_files("postgresql://db.example/shop?sslrootcert=system")

@@ -101,6 +101,8 @@ def test_store_options_are_kept_apart() -> None:
         ("postgresql://h:port/db", "cannot be read"),
         ("postgresql://h/db?colour=red", "no option 'colour'; it has application_name, dbname, dialect, .* sslmode"),
         ("postgresql://h/db?sslmod=off", "no option 'sslmod'; the nearest known is sslmode"),
+        ("postgresql://h/db?sslmode=maybe", "option sslmode of a postgresql store is one of disable, allow, prefer"),
+        ("postgresql://h/db?target_session_attrs=x", "option target_session_attrs of a postgresql store is one of any"),
         ("mysql://h/db?ssl_c=x", "no option 'ssl_c'; the nearest known is ssl_ca"),
         ("sqlite:///x.db?synchronos=full", "no option 'synchronos'; the nearest known is synchronous"),
         ("memory://?kep=full", "no option 'kep'; the nearest known is keep"),

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from pillarbox.arguments import check_fields
 from pillarbox.brokers.tls import Tls
-from pillarbox.durations import check_fields
 from pillarbox.errors import ConfigError
 from pillarbox.hosts import is_local_host
 from pillarbox.redaction import Secret, display_url
@@ -120,7 +120,7 @@ def _add_option(options: dict[str, object], name: str, entry: str | None, value:
 _ENDPOINT: Final = re.compile(
     r"[a-z][a-z0-9+.-]*://(?:(?P<login>[^/@]*)@)?(?P<hosts>[^/@]+)(?:/(?P<path>.*))?", re.DOTALL
 )
-_HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,5}))?")
+_HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,9}))?")
 _LONGEST_TIMEOUT: Final = timedelta(hours=1)
 
 
@@ -233,6 +233,10 @@ def parse_endpoint(url: str, *, port: int, transport: str) -> Endpoint:
 
 def _parse_host(text: str, *, port: int, transport: str) -> tuple[str, int]:
     match = _HOST.fullmatch(text)
-    if match is None or (match["port"] and not 0 < int(match["port"]) < 65_536):
+    if match is not None and match["port"] and not 0 < int(match["port"]) < 65_536:
+        raise ConfigError(
+            f"The port {match['port']} in the {transport} transport's URL is not between 1 and 65535: correct it."
+        )
+    if match is None:
         raise ConfigError(f"A host in the {transport} transport's URL cannot be read; write name:port.")
     return match["v6"] or match["name"], int(match["port"] or port)

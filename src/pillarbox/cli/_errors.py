@@ -47,10 +47,9 @@ def run(command: click.Command, arguments: Sequence[str], *, process: RelayProce
         echo("Interrupted.", err=True)
         return _INTERRUPTED
     except click.ClickException as error:
-        _explain(error)
         # It repeats what was typed, which may be a URL with a password.
         text = StringIO()
-        error.show(text)
+        _explain(error).show(text)
         echo(redact(text.getvalue().rstrip("\n")), err=True)
         return error.exit_code
     except Exception as error:
@@ -61,16 +60,19 @@ def run(command: click.Command, arguments: Sequence[str], *, process: RelayProce
     return code if isinstance(code, int) else 0
 
 
-def _explain(error: click.ClickException) -> None:
+def _explain(error: click.ClickException) -> click.ClickException:
     """Replace what click calls a type by its name in plain English, and name the nearest of several choices."""
     if not isinstance(error, click.BadParameter):
-        return
-    error.message = re.sub(r"is not a valid integer( range)?\b", "is not a whole number", error.message)
+        return error
+    sentence = re.sub(r"is not a valid integer( range)?\b", "is not a whole number", error.message)
     kind = error.param.type if error.param is not None else None
-    typed = re.match(r"'([^']*)'", error.message)
+    typed = re.match(r"'([^']*)'", sentence)
     if isinstance(kind, click.Choice) and typed is not None:
         near = get_close_matches(typed[1].lower(), [str(choice) for choice in kind.choices], n=1)
-        error.message += f" Did you mean {near[0]!r}?" if near else ""
+        sentence += f" Did you mean {near[0]!r}?" if near else ""
+    if sentence == error.message:  # a missing parameter, among others, has no text of its own
+        return error
+    return click.BadParameter(sentence, ctx=error.ctx, param=error.param, param_hint=error.param_hint)
 
 
 def to_sentence(error: Exception) -> str:

@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
+from pillarbox.arguments import check_fields
 from pillarbox.contracts.finding import Severity
-from pillarbox.durations import check_fields, format_duration
+from pillarbox.durations import format_duration
 from pillarbox.errors import ConfigError
 from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION
 from pillarbox.operations.monitor import (
@@ -65,14 +66,16 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.oldest_critical < self.oldest_warning or self.backlog_critical < self.backlog_warning:
-            raise ConfigError("A critical threshold cannot be below its warning.")
+        for name in ("oldest", "backlog"):
+            if getattr(self, f"{name}_critical") < getattr(self, f"{name}_warning"):
+                raise ConfigError(f"The threshold {name}_critical cannot be below its warning, {name}_warning.")
         if not 0 <= self.retry_rate <= 1:
             raise ConfigError("The threshold retry_rate is a part of all attempts: between 0 and 1.")
         if not 0 < self.near_failure <= 1:
             raise ConfigError("The threshold near_failure is a part of a destination's attempts: above 0, at most 1.")
-        if min(self.failed, self.inbox_failed, self.skipped, self.backlog_warning, self.relays) < 0:
-            raise ConfigError("A threshold that counts something cannot be below 0.")
+        for name in ("failed", "inbox_failed", "skipped", "backlog_warning", "relays"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"The threshold {name} counts something, and cannot be below 0.")
 
     @property
     def listed_after(self) -> timedelta:

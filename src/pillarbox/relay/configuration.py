@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -192,7 +193,9 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     def expand_url(self) -> str:
         """Return the URL with the environment variables for its `${NAME}`."""
         if self.url is None:
-            raise ConfigError("It has no url.")
+            near = get_close_matches("url", [path[0] for path in self.options], n=1)
+            meant = f", where it says {near[0]}" if near else ""
+            raise ConfigError(f'It has no url: write url = "…" under [destinations.{self.name}]{meant}.')
         if not isinstance(self.url.value, str):
             raise ConfigError("Its url must be a text.")
         is_given = self.url.origin.kind != "default"
@@ -206,7 +209,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
                 near = suggest_nearest(path[0], [field.path[0] for field in OWN_FIELDS])
                 hint = "" if "Did you mean" in reason else f"; {near}"
                 reason = f"{reason} (given by {given.origin.describe(('destinations', self.name, *path))}{hint})"
-        return f"Destination {self.name} cannot be served: {reason}."
+        return f"Destination {self.name} cannot be served: {reason}{'' if reason.endswith('?') else '.'}"
 
 
 def _redact_value(path: KeyPath, value: object) -> object:

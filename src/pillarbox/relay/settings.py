@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from pillarbox.durations import FOREVER, check_fields
+from pillarbox.arguments import check_fields
+from pillarbox.durations import FOREVER
 from pillarbox.errors import ConfigError
 from pillarbox.message import PARTITIONS, check_destination, check_labels
 from pillarbox.relay.outcome_policy import AfterFailure, MissingTopology
@@ -97,11 +98,11 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, option) < 1:
                 raise ConfigError(f"The {option} of destination {self.name} must be at least 1.")
         if self.send_timeout <= timedelta(0):
-            raise ConfigError(f"The send_timeout of destination {self.name} must be longer than nothing.")
+            raise ConfigError(f"The send_timeout of destination {self.name} must be greater than zero.")
         if self.ping_interval <= timedelta(0):
-            raise ConfigError(f"The ping_interval of destination {self.name} must be longer than nothing.")
+            raise ConfigError(f"The ping_interval of destination {self.name} must be greater than zero.")
         if self.give_up_after <= timedelta(0):
-            raise ConfigError(f"The give_up_after of destination {self.name} must be longer than nothing.")
+            raise ConfigError(f"The give_up_after of destination {self.name} must be greater than zero.")
         if self.rate is not None and self.rate <= 0:
             raise ConfigError(f"The rate of destination {self.name} must be above 0; leave it out for no limit.")
 
@@ -214,7 +215,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.lease < timedelta(milliseconds=300):
             raise ConfigError("The lease must be at least 300ms: it has to be renewed three times in its length.")
         if min(self.poll_interval, self.retry_interval, self.watch_interval) <= timedelta(0):
-            raise ConfigError("The poll, retry and watch intervals must be longer than nothing.")
+            raise ConfigError("poll_interval, retry_interval and watch_interval must be greater than zero.")
         if (Duty.SEND in self.duties) != (Duty.RETRY in self.duties):
             raise ConfigError(
                 "The duties send and retry go together: the relay that owns a lane must do both, or messages of a key "

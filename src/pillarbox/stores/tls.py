@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from pillarbox.errors import ConfigError
+from pillarbox.errors import ConfigError, StoreUnavailable
 from pillarbox.hosts import is_local_host
 
 __all__ = [
     "SYSTEM_AUTHORITIES",
+    "check_certificate_files",
     "describe_unverified",
     "find_authorities",
     "is_certificate_error",
@@ -30,6 +31,7 @@ SYSTEM_AUTHORITIES: Final = "system"
 """The word of libpq for the authorities that the system trusts: `sslrootcert=system`."""
 _OWN_AUTHORITIES: Final = Path("~/.postgresql/root.crt")
 """The file that libpq and asyncpg read when none is named."""
+_CERTIFICATE_FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
 _BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 _VERIFYING_MODES: Final = ("verify-ca", "verify-full")
 _PORT: Final = re.compile(r"(?<=[^:]):\d{1,5}$")
@@ -78,6 +80,25 @@ def describe_unverified(url: str, *, environ: Mapping[str, str] = os.environ) ->
         mode = parts.options.get("ssl", "on")
         return f"ssl={mode}" if mode != "on" and _is_remote_mysql(parts) else None
     return None
+
+
+def check_certificate_files(url: str) -> None:
+    """Raise `StoreUnavailable` if the URL names a file of PostgreSQL's that cannot be read.
+
+    asyncpg says no more than "No such file or directory", as it does for a socket that is not there.
+    """
+    options = _split(url).options
+    for name in _CERTIFICATE_FILES & options.keys():
+        path = unquote(options[name])
+        try:
+            with Path(path).expanduser().open("rb"):
+                pass
+        except OSError as error:
+            if (name, path) != ("sslrootcert", SYSTEM_AUTHORITIES):
+                raise StoreUnavailable(
+                    f"The file {path} of the option {name} in the store URL cannot be read ({error.strerror}): "
+                    "correct the path."
+                ) from error
 
 
 def find_authorities() -> str | None:

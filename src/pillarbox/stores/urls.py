@@ -52,6 +52,13 @@ _PARAMETERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {"mysql": _MYSQL_PARAMETERS, "postgresql": _POSTGRES_PARAMETERS | {"schema"}}
 )
 _SSL_MODES: Final = ("off", "on", "unverified")
+_CHOICES: Final = MappingProxyType(
+    {
+        "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+        "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+    }
+)
+"""Values of parameters of PostgreSQL's drivers. What is wrong there they say in their own words, or not at all."""
 
 _ALIASES: Final = MappingProxyType({"postgres": "postgresql", "mariadb": "mysql"})
 _DRIVERS: Final[Mapping[str, DriverName]] = MappingProxyType(
@@ -157,6 +164,9 @@ def _parse_postgresql(scheme: str, address: str, query: str) -> StoreUrl:
         )
     pairs = dict(_parse_pairs(query))
     _check_ports([*hosts.split(","), *(f":{port}" for port in pairs.get("port", "").split(",") if port)])
+    for name, choices in _CHOICES.items():
+        if name in pairs and pairs[name] not in choices:
+            raise ConfigError(f"The option {name} of a postgresql store is one of {_join_choices(choices)}.")
     schema = _take_schema(pairs)
     ours = {name: value for name, value in pairs.items() if name not in _POSTGRES_PARAMETERS}
     theirs = "&".join(f"{name}={value}" for name, value in pairs.items() if name in _POSTGRES_PARAMETERS)

@@ -99,6 +99,7 @@ _NOT_THE_ROW: Final = frozenset({1054, 1064, 1100, 1109, 1149, 1305, 1364, 1370,
 and a trigger may raise any number that it likes."""
 _LOGIN: Final = frozenset({1044, 1045, 1698, 1862, 2059})
 _RIGHTS: Final = frozenset({1142, 1143, 1227, 1370})
+_USING_PASSWORD: Final = re.compile(r" \(using password: (?:YES|NO)\)")
 _MISSING_TABLE: Final = frozenset({1146, 1356})
 _MISSING_COLUMN: Final = 1054
 _MISSING_DATABASE: Final = 1049
@@ -622,7 +623,8 @@ def map_errors() -> Iterator[None]:
 
 def _map_error(error: pymysql.Error) -> StoreError:
     number = get_error_number(error)
-    text = redact_line(str(error.args[-1])) if error.args else type(error).__name__
+    # "(using password: YES)" would be taken for a secret, and the rest of the sentence with it.
+    text = redact_line(_USING_PASSWORD.sub("", str(error.args[-1]))) if error.args else type(error).__name__
     if number in _MISSING_TABLE:
         return explain_missing_table(text)
     if number in _LOGIN:

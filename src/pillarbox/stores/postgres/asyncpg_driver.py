@@ -26,7 +26,7 @@ from pillarbox.stores.postgres.driver import (
     encode_time,
     list_servers,
 )
-from pillarbox.stores.tls import SYSTEM_AUTHORITIES, find_authorities, secure_postgres_url
+from pillarbox.stores.tls import SYSTEM_AUTHORITIES, check_certificate_files, find_authorities, secure_postgres_url
 
 __all__ = ["AsyncpgDriver"]
 
@@ -215,6 +215,7 @@ def _choose_pool_size(size: int) -> dict[str, int]:
 def _secure(url: str) -> tuple[str, ssl.SSLContext | None]:
     """Return the URL and the context for asyncpg, which reads authorities from a file alone."""
     url = secure_postgres_url(url)
+    check_certificate_files(url)
     address, _, query = url.partition("?")
     pairs = query.split("&")
     if _SYSTEM_AUTHORITIES not in pairs:

@@ -72,3 +72,13 @@ def test_a_page_of_causes_has_a_limit(shop: Shop) -> None:
     ran = shop.run("failures", "--limit", "2")
     assert ("There may be more causes" in ran.err, "There may be more" in shop.run("failures").err) == (True, False)
     assert shop.run("failures", "--limit", "0").code == 2
+
+
+async def test_notes_fit_the_terminal_too(shop: Shop) -> None:
+    shop.publish(3, to="billing")
+    shop.fail("id <= 3", "HTTP 422")
+    with shop.connect() as tx:
+        tx.execute("update pillarbox_history set status = 'skipped', destination = '_skipped' where id >= 2")
+    _, seen = await run_on_terminal("failures", cwd=shop.folder, columns=80, PILLARBOX_STORE=shop.url)
+    assert "2 skipped, because no route takes them:\n`pillarbox messages list --state skipped`." in seen
+    assert [line for line in seen.splitlines() if len(line) > 80] == []

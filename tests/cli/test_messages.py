@@ -241,3 +241,17 @@ def test_a_destination_whose_messages_are_all_delivered_is_known(shop: Shop) -> 
         tx.execute("update pillarbox_history set status = 'delivered'")
     ran = shop.run("failures", "--destination", "billing")
     assert (ran.code, ran.err.strip()) == (0, "No failed message matches.")
+
+
+def test_a_message_that_is_tried_again_is_due_and_says_when_it_is_tried(shop: Shop) -> None:
+    shop.publish(2, to="billing")
+    in_an_hour = "unixepoch() * 1000000 + 3600000000"
+    with shop.connect() as tx:
+        tx.execute(
+            f"update pillarbox_outbox set waits = 'retry', available_at = {in_an_hour}, attempts = 1 where id = 1"
+        )
+        tx.execute(f"update pillarbox_outbox set waits = 'deferred', available_at = {in_an_hour} where id = 2")
+    listed = shop.run("messages", "list", "--phase", "due").out
+    assert "next try in" in listed
+    assert "due in" not in listed
+    assert "due in" in shop.run("messages", "list", "--phase", "later").out

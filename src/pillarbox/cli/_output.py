@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import click
 
-from pillarbox.cli._table import find_width, to_line, wrap
+from pillarbox.cli._table import find_width, is_wide, to_line, wrap
 from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import Tries
 from pillarbox.durations import format_age, format_duration
@@ -92,8 +93,9 @@ def echo_control(sequence: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print a note for the person at the terminal, on stderr."""
-    echo(text, err=True)
+    """Print a note for the person at the terminal, on stderr. No word of it is broken at the end of a line."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() and not is_wide() else None
+    echo("\n".join(line for part in text.split("\n") for line in wrap(part, width)), err=True)
 
 
 def echo(text: str, *, err: bool = False) -> None:

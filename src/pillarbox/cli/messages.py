@@ -37,7 +37,7 @@ from pillarbox.cli._times import parse_future_time
 from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Phase, Selection, Tries
 from pillarbox.dashboard.settings import read_dashboard_section, to_message_url
 from pillarbox.errors import NoSuchMessage
-from pillarbox.message import Message, State
+from pillarbox.message import Message, State, Waits
 from pillarbox.operations.bulk import (
     BATCH_SIZE,
     ChangeBatch,
@@ -218,7 +218,9 @@ def _format_list(messages: Sequence[Message], tries: Mapping[int, Tries], *, now
 
 def _format_state(message: Message, now: datetime) -> str:
     if message.state is State.PENDING and message.available_at is not None and message.available_at > now:
-        return f"due in {format_age(now, message.available_at)}"
+        # A message that is tried again is due all the while: `status` counts it, and `--phase due` lists it.
+        is_retried = message.waits is Waits.RETRY and (message.attempts or message.last_error)
+        return f"{'next try' if is_retried else 'due'} in {format_age(now, message.available_at)}"
     if message.waits is not None and message.waits.value in ("parked", "held"):
         return message.waits.value
     return message.state.value

@@ -95,7 +95,7 @@ def test_many_messages_are_not_changed_unasked(shop: Shop) -> None:
         (("list", "--since", "someday"), "not a time"),
         (("defer", "1", "--for", "someday"), "not a time"),
         (("discard", "1"), "--reason"),
-        (("redrive", "--state", "skipped", "--yes"), "add --to NAME"),
+        (("redrive", "--state", "skipped", "--yes"), "say with --to NAME where they go"),
         (("redrive", "--state", "delivered", "--yes"), "redrive takes what is failed or discarded"),
         (("replay", "--state", "failed", "--yes"), "replay takes what is delivered"),
         (("discard", "--state", "delivered", "--reason", "x", "--yes"), "discard takes what is"),

@@ -197,7 +197,7 @@ async def test_once_tells_retries_skipped_and_what_waits_behind_them_apart(shop:
     text = "".join(output)
     assert "not delivered to hooks: 1 to be tried again; 1 behind another of their key" in text
     assert "1 skipped, because no route matches: see `pillarbox messages list --state skipped`" in text
-    assert "of topic" in text
+    assert "because no route takes it" in text
     assert "to _skipped" not in text
 
 

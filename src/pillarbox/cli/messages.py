@@ -300,11 +300,11 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
     def run(self, change: ChangeBatch, *, by: str, reason: str | None) -> None:
         """Count the messages, ask, change them in batches, sum it up in the journal, and show the result."""
         verb = _VERBS[self.action]
+        self._check_states(verb.lower())
         if self.ids and not self.filters.is_empty:
             raise click.UsageError("Give ids or filters, not both.")
         if not self.ids and self.filters.is_empty:
             raise click.UsageError(f"Say which messages to {verb.lower()}: ids, or filters such as --destination NAME.")
-        self._check_states()
         if self.to is not None:
             self.target.check_destination(self.to)
         elif self.action is Action.REDRIVEN and State.SKIPPED in (self.filters.selection.states or ()):
@@ -328,13 +328,11 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
             result = self.target.run(run)
         self._show(result, counts)
 
-    def _check_states(self) -> None:
+    def _check_states(self, verb: str) -> None:
         """Refuse states of which the action changes no message."""
         given = self.filters.selection.states or ()
-        verb = _VERBS[self.action].lower()
-        if State.SKIPPED in given and self.action is Action.REDRIVEN and self.to is None:
-            raise click.UsageError("What was skipped has no destination: add --to NAME.")
-        if given and not eligible_states(self.action, self.filters.selection, to=self.to):
+        is_skipped = self.action is Action.REDRIVEN and State.SKIPPED in given
+        if given and not is_skipped and not eligible_states(self.action, self.filters.selection, to=self.to):
             taken = join_words([one.value for one in eligible_states(self.action, Selection(ids=[]))], last="or")
             raise click.UsageError(f"--state {given[0].value} selects nothing: {verb} takes what is {taken}.")
 

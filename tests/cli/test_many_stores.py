@@ -214,3 +214,22 @@ async def test_purge_ends_with_3_if_a_store_was_away_and_archives_each_in_its_ow
     assert (await tenants.run("purge", "--dry-run")).code == 3
     tenants.configure(away=False)
     assert (await tenants.run("purge", "--yes")).code == 0
+
+
+def test_stores_are_chosen_by_name_and_a_wrong_name_gets_the_nearest(tmp_path: Path) -> None:
+    config = tmp_path / "pillarbox.toml"
+    config.write_text('[store]\nurl = "sqlite:///one.db"\n[stores.orders]\nurl = "sqlite:///two.db"\n')
+    for name, file in (("main", "one.db"), ("orders", "two.db")):
+        assert file in pillarbox("failures", "--store", name, cwd=tmp_path).sentence
+        assert file in pillarbox("failures", cwd=tmp_path, PILLARBOX_STORE=name).sentence
+    wrong = pillarbox("failures", "--store", "ordres", cwd=tmp_path)
+    assert (wrong.code, wrong.sentence) == (2, "There is no store ordres: the nearest known is orders.")
+
+
+def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "pillarbox.toml").write_text(
+        '[store]\nurl = "sqlite:///one.db"\n[stores.main]\nurl = "sqlite:///two.db"\n'
+    )
+    ran = pillarbox("status", cwd=tmp_path)
+    assert ran.code == 2
+    assert "[store] and [stores.main] are two stores of one name, main: rename [stores.main]." in ran.sentence

@@ -85,7 +85,7 @@ async def test_several_stores_have_their_names_in_the_address(store: MemoryStore
 
 @pytest.mark.parametrize("name", ["", "-", "a/b", "a b", "ö"])
 def test_a_name_that_cannot_stand_in_an_address_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no name for a store"):
+    with pytest.raises(ConfigError, match="is not a name for a store"):
         Dashboard({name: MemoryStore()}, authorize=as_role(Role.OWNER))
 
 

@@ -41,7 +41,7 @@ from pillarbox.relay.relay import Relay
 from pillarbox.relay.relays import Relays, StoreHealth
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.stores.factory import open_store
-from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
+from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry, in_store
 
 if TYPE_CHECKING:
     from pillarbox.dashboard.login import UrlLogin
@@ -238,9 +238,10 @@ class _Program:
         waiting = 0
         for name, address in relays.addresses.items():
             if name in outages and not any(one.name == name for one in failed):
-                waiting += await _count_waiting(
-                    open_store(address.url, names=address.names), outages[name], self._served_names
-                )
+                with in_store(name):
+                    waiting += await _count_waiting(
+                        open_store(address.url, names=address.names), outages[name], self._served_names
+                    )
         return StoreUnavailable.exit_code if failed or relays.refused else 1 if waiting else 0
 
 

@@ -81,8 +81,8 @@ def check_store_name(name: str) -> str:
     """Return a store's name, or raise `ConfigError`. It ends up in logs, metric labels and addresses of pages."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{_show(name)} is no name for a store: write 1 to 63 letters, digits, '_', '.' and '-', beginning with a "
-            "letter, a digit or '_'."
+            f"{_show(name)} is not a name for a store: write 1 to 63 letters, digits, '_', '.' and '-', beginning with "
+            "a letter, a digit or '_'."
         )
     return name
 
@@ -248,10 +248,12 @@ def read_stores(config: Config) -> Stores:
     texts = list(chosen.value) if chosen is not None and isinstance(chosen.value, list) else None
     if texts is None and main.url is not None and _is_choice(main.url, entries, tenants):
         texts = [main.url]
+    is_main_given = ("store", "url") in config.flags
+    if texts is None and main.url is not None and not is_main_given and MAIN in entries:
+        raise ConfigError(f"[store] and [stores.{MAIN}] are two stores of one name, {MAIN}: rename [stores.{MAIN}].")
     if texts is not None:
         return Stores(_choose(texts, main, entries, tenants, config))
     named = {name: _to_address(section.settings, config, _name_url(section, name)) for name, section in entries.items()}
-    is_main_given = ("store", "url") in config.flags
     if main.url is not None:
         named = {
             MAIN: _to_address(main, config, _name_url(read_store_section(config))),
@@ -269,7 +271,9 @@ def _is_choice(text: str, entries: Mapping[str, object], tenants: Tenants | None
     text = text.strip()
     if _NAMED.fullmatch(text):
         return True
-    return text in entries or (tenants is not None and _TENANT.fullmatch(text) is not None)
+    if entries and _NAME.fullmatch(text):  # no URL looks like this: a wrong name is refused with the nearest
+        return True
+    return tenants is not None and _TENANT.fullmatch(text) is not None
 
 
 def _choose(
@@ -291,6 +295,8 @@ def _choose(
             name, address = text, _to_address(entries[text].settings, config, _name_url(entries[text], text))
         elif tenants is not None and _TENANT.fullmatch(text):
             name, address = text, tenants.get_address(text)
+        elif text == MAIN and (unchosen := _read_unchosen(config)).url is not None:
+            name, address = MAIN, _to_address(unchosen, config, "store.url")
         elif "://" not in text and entries and _NAME.fullmatch(text):
             raise ConfigError(f"There is no store {text}: {suggest_nearest(text, entries)}.")
         else:
@@ -299,6 +305,13 @@ def _choose(
             raise ConfigError(f"Two stores are called {name}: write --store NAME=URL with another name for each.")
         stores[name] = address
     return stores
+
+
+def _read_unchosen(config: Config) -> StoreSettings:
+    """Read `[store]` as it is without the flag or variable that chooses it by its name."""
+    flags = {path: value for path, value in config.flags.items() if path != ("store", "url") and path[0] != "stores"}
+    environ = {name: value for name, value in config.environ.items() if value.strip() != MAIN}
+    return read_store_section(msgspec.structs.replace(config, flags=flags, environ=environ)).settings
 
 
 def _name_url(section: Section[StoreSettings], name: str | None = None) -> str:

@@ -79,12 +79,27 @@ def list_found(*destinations: DestinationStatus, **more: Any) -> list[Line]:
         (destination(reachable=1), "partial", "1 of 2 relays reach it", Severity.WARNING, [Remedy.PROBE]),
         (
             destination(failed=22),
-            "failed", "22 failed messages need attention", Severity.CRITICAL, [Remedy.SEE_FAILURES, Remedy.REDRIVE],
+            "failed", "22 need attention", Severity.CRITICAL, [Remedy.SEE_FAILURES, Remedy.REDRIVE],
         ),
         (destination(pause=PAUSE), "paused", "by ann for 14m: they move", Severity.WARNING, [Remedy.RESUME]),
         (
             destination(pause=PAUSE, failed=2, due=5, oldest_due_at=NOW - 14 * MINUTE),
-            "paused", "by ann for 14m: they move", Severity.WARNING, [Remedy.RESUME, Remedy.SEE_FAILURES],
+            "failed", "paused by ann for 14m: they move; 2 need attention", Severity.CRITICAL,
+            [Remedy.SEE_FAILURES, Remedy.REDRIVE, Remedy.RESUME],
+        ),
+        (
+            destination(pause=PAUSE, due=5, oldest_due_at=NOW - 14 * MINUTE),
+            "paused", "by ann for 14m: they move", Severity.CRITICAL, [Remedy.RESUME],
+        ),
+        (
+            destination(relays=0, reachable=0, failed=1),
+            "failed", "no relay serves it; 1 needs attention", Severity.CRITICAL,
+            [Remedy.SEE_FAILURES, Remedy.REDRIVE],
+        ),
+        (
+            destination(handed_off_to="debezium", failed=1, relays=0, reachable=0),
+            "failed", "debezium delivers it; 1 needs attention", Severity.CRITICAL,
+            [Remedy.SEE_FAILURES, Remedy.REDRIVE],
         ),
         (
             destination(due=5, oldest_due_at=NOW - 14 * MINUTE), "late",

@@ -221,6 +221,26 @@ def test_a_sparkline_has_no_line_where_there_are_no_data() -> None:
     assert draw_sparkline([None, None], width=50, height=10) == []
 
 
+@pytest.mark.parametrize(
+    ("running", "known"),
+    [
+        ({"billing": 7, "mail": 0}, {"billing": 7, "mail": 0}),
+        ({"billing": 0, "mail": 0}, {"billing": None, "mail": None}),
+        ({"mail": 0}, {"billing": None, "mail": None}),
+    ],
+    ids=["seen", "not-looked-yet", "no-row-yet"],
+)
+def test_backlogs_of_the_running_step_are_known_for_all_destinations_or_for_none(
+    running: dict[str, int], known: dict[str, int | None]
+) -> None:
+    minute = NOW.replace(second=0)
+    rollups = [Rollup(minute=minute - MINUTE, destination=name, backlog=n) for name, n in (("billing", 5), ("mail", 0))]
+    rollups += [Rollup(minute=minute, destination=name, backlog=n) for name, n in running.items()]
+
+    chart = build_chart(rollups, now=NOW, window=WINDOWS["1h"])
+    assert {name: values[-1] for name, values in chart["backlog"].items()} == known  # type: ignore[attr-defined]
+
+
 def test_the_backlog_of_a_minute_without_a_row_is_unknown() -> None:
     rollups = [Rollup(minute=NOW.replace(second=0) - n * MINUTE, destination="billing", backlog=n) for n in (1, 4)]
 

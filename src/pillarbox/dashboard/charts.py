@@ -101,8 +101,9 @@ def _build_backlogs(
         ]
         for name in names
     }
-    for values in backlogs.values():
-        values[-1] = values[-1] or None  # nobody may have looked yet in the step that runs
+    if any(not values[-1] and any(values[-2:-1]) for values in backlogs.values()):
+        for values in backlogs.values():
+            values[-1] = None  # nobody may have looked yet in the step that runs
     return backlogs
 
 

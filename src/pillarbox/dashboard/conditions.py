@@ -13,7 +13,7 @@ import msgspec
 
 from pillarbox.contracts.finding import Severity
 from pillarbox.dashboard.access import Role
-from pillarbox.dashboard.formatting import describe_destination
+from pillarbox.dashboard.formatting import describe_destination, describe_failed
 from pillarbox.durations import format_age
 from pillarbox.message import SKIPPED_DESTINATION
 from pillarbox.operations.alerts import Alert
@@ -149,16 +149,22 @@ def list_lines(status: Status, alerts: Sequence[Alert]) -> list[Line]:
 
 
 def build_line(status: Status, one: DestinationStatus, alerts: Sequence[Alert]) -> Line:
-    """Build the line of a destination from its state, or from the worst of its own alerts if its state is well."""
+    """Build the line of a destination: of its state, of its failed messages and of its own alerts the worst one."""
     chip, why = describe_destination(one)
     severity, remedies = _SEVERITIES.get(chip), _REMEDIES.get(chip, ())
     if one.pause is not None:
         reason = f": {one.pause.reason}" if one.pause.reason else ""
         why = f"by {one.pause.by} for {format_age(one.pause.at, status.at)}{reason}"
+    if one.failed and severity is not Severity.CRITICAL:
+        before = {"ok": "", "waiting": "", "paused": f"paused {why}; "}.get(chip, f"{why}; ")
+        why = f"{before}{describe_failed(one)}"
+        chip, severity, remedies = "failed", _SEVERITIES["failed"], (*_REMEDIES["failed"], *remedies)
     elif chip in _WELL and alerts:
         worst = alerts[0]
         chip, remedy = _ALERTS.get(worst.name, (worst.severity.value, Remedy.OPEN))
         severity, why, remedies = worst.severity, worst.what, (remedy,)
+    elif alerts:
+        severity = min(severity, alerts[0].severity, key=_RANK.index)
     if one.failed and Remedy.SEE_FAILURES not in remedies:
         remedies = (*remedies, Remedy.SEE_FAILURES)
     return Line(

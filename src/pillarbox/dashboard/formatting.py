@@ -23,6 +23,7 @@ __all__ = [
     "MOST_SHOWN",
     "clean",
     "describe_destination",
+    "describe_failed",
     "describe_retry",
     "describe_wait",
     "format_bytes",
@@ -245,11 +246,16 @@ def describe_destination(one: DestinationStatus) -> tuple[str, str]:
     if not one.reachable:
         return "outage", "no relay can reach it"
     if one.failed:
-        what = "failed message needs" if one.failed == 1 else "failed messages need"
-        return "failed", f"{format_count(one.failed, more='failed' in one.more)} {what} attention"
+        return "failed", describe_failed(one)
     if one.reachable < one.relays:
         return "partial", f"{one.reachable} of {one.relays} relays reach it"
     return ("waiting", f"{format_count(one.due, more='due' in one.more)} due") if one.due > 0 else ("ok", "")
+
+
+def describe_failed(one: DestinationStatus) -> str:
+    """Say how many failed messages of a destination need attention."""
+    need = "needs" if one.failed == 1 else "need"
+    return f"{format_count(one.failed, more='failed' in one.more)} {need} attention"
 
 
 def describe_retry(policy: RetryPolicy) -> str:

@@ -107,11 +107,17 @@ function formatTime(at, step) {
   return step > 600 ? `${text.slice(8, 10)}. ${text.slice(11, 16)}` : text.slice(11, 16);
 }
 
+// The step that runs is not over: counted as a whole one, its part would look like a fall.
+function leaveOutRunning(values) {
+  const before = values.slice(0, -1);
+  return before.some((value) => value !== null) ? [...before, null] : values;
+}
+
 const PALETTE = ["--c-p50", "--c-p95", "--c-delivered", "--c-retried", "--c-p99", "--c-failed"];
 
 function listSeries(kind, data) {
   if (kind === "counts") {
-    return [["delivered", data.delivered, "--c-delivered"], ["retried", data.retried, "--c-retried"], ["failed", data.failed, "--c-failed"]];
+    return [["delivered", "--c-delivered"], ["retried", "--c-retried"], ["failed", "--c-failed"]].map(([name, shade]) => [name, leaveOutRunning(data[name]), shade]);
   }
   if (kind === "latency") return [["p50", data.p50, "--c-p50"], ["p95", data.p95, "--c-p95"], ["p99", data.p99, "--c-p99"]];
   const names = Object.keys(data.backlog);

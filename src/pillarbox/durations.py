@@ -1,9 +1,9 @@
-"""Durations as people write them: `250ms`, `30s`, `5m`, `1h30m`, `7d`, `forever`."""
+"""Durations as people write them: `250ms`, `30s`, `5m`, `1h30m`, `7d`, `forever`; and times."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pillarbox.errors import ConfigError, PillarboxError
@@ -16,6 +16,7 @@ __all__ = [
     "format_duration",
     "format_latency",
     "parse_duration",
+    "parse_time",
     "shorten",
 ]
 
@@ -46,6 +47,15 @@ def parse_duration(text: str) -> timedelta:
         return timedelta(milliseconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     except OverflowError:
         return FOREVER - timedelta.resolution
+
+
+def parse_time(text: str) -> datetime | None:
+    """Parse an ISO time, UTC where it has no zone; None for another text, and for a time that UTC does not have."""
+    try:
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def format_duration(length: timedelta) -> str:

@@ -32,7 +32,8 @@ PAGES = {
     "overview": "", "messages": "messages?state=failed", "message": "messages/{failed}", "failures": "failures",
     "destination": "destinations/billing", "chain": f"chains?id={CORRELATION}", "inbox": "inbox", "relays": "relays",
     "phases": "messages?state=pending&phase=parked", "sequence": f"chains?id={CORRELATION}&view=sequence",
-    "activity": "activity", "destinations": "destinations", "chains": "chains", "system": "system", "confirm": "redrive?state=failed&destination=billing",
+    "activity": "activity", "destinations": "destinations", "chains": "chains", "system": "system",
+    "confirm": "redrive?state=failed&destination=billing",
 }  # fmt: skip
 STORES = {"overview-calm": serve_calm_story, "overview-empty": serve_empty_story}
 PICTURES = ("overview", "failures", "message", "destination", "chain", "sequence")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.durations import FOREVER, format_duration, parse_duration
+from pillarbox.durations import FOREVER, format_duration, parse_duration, parse_time
 from pillarbox.errors import ConfigError
 
 UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1),
@@ -56,3 +56,18 @@ def test_the_shortest_way_is_written() -> None:
     assert format_duration(timedelta(minutes=90)) == "1h30m"
     assert format_duration(timedelta(0)) == "0"
     assert format_duration(FOREVER) == "forever"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-01-31T12:00:00+01:00", datetime(2026, 1, 31, 11, tzinfo=UTC)),
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("9999-12-31T23:59:59-12:00", None),
+        ("0001-01-01T00:00:00+12:00", None),
+        ("30m", None),
+        ("", None),
+    ],
+)
+def test_a_time_is_in_utc_or_none(text: str, at: datetime | None) -> None:
+    assert parse_time(text) == at

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from pillarbox.durations import FOREVER, LONGEST, parse_duration
+from pillarbox.durations import FOREVER, LONGEST, parse_duration, parse_time
 from pillarbox.errors import ConfigError
 
 __all__ = ["parse_future_time", "parse_past_time", "parse_wait"]
@@ -28,7 +28,7 @@ def parse_past_time(_ctx: click.Context, _param: click.Parameter, text: str | No
     if text is None:
         return None
     try:
-        return _parse_iso(text) or datetime.now(UTC) - parse_duration(text)
+        return parse_time(text) or datetime.now(UTC) - parse_duration(text)
     except (ConfigError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is not a time: write 2026-01-31T12:00:00+01:00, or how long ago: 30m, 2h, 7d."
@@ -39,7 +39,7 @@ def parse_future_time(_ctx: click.Context, _param: click.Parameter, text: str) -
     """Parse a time in the future, or how long it is from now."""
     now = datetime.now(UTC)
     try:
-        at = _parse_iso(text) or now + min(parse_duration(text), LONGEST)
+        at = parse_time(text) or now + min(parse_duration(text), LONGEST)
     except ConfigError:
         raise click.BadParameter(
             f"{text!r} is not a time: write 2026-01-31T12:00Z, or how long from now: 2h."
@@ -47,12 +47,3 @@ def parse_future_time(_ctx: click.Context, _param: click.Parameter, text: str) -
     if at <= now:
         raise click.BadParameter(f"{text!r} is not in the future: write 2026-01-31T12:00Z, or how long from now: 2h.")
     return at
-
-
-def _parse_iso(text: str) -> datetime | None:
-    """Parse an ISO time, UTC where it has no zone; None if it is something else."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -16,7 +16,7 @@ import msgspec
 from pillarbox.contracts.store import Action, Selection
 from pillarbox.dashboard.access import Role
 from pillarbox.dashboard.filters import Filters, to_flags
-from pillarbox.durations import LONGEST, parse_duration
+from pillarbox.durations import LONGEST, parse_duration, parse_time
 from pillarbox.errors import ConfigError
 from pillarbox.message import Message, State, Waits, check_destination
 from pillarbox.operations.destinations import check_known
@@ -157,13 +157,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         """Return the time until which messages wait; `FormError` if there is none, or it has passed."""
         text = (self.until or "").strip()
         try:
-            at = datetime.fromisoformat(text)
-            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        except ValueError:
-            try:
-                at = now + min(parse_duration(text), LONGEST)
-            except ConfigError:
-                raise FormError(f"{text[:40]!r} is no time: write how long from now, such as 30m or 2h.") from None
+            at = parse_time(text) or now + min(parse_duration(text), LONGEST)
+        except ConfigError:
+            raise FormError(f"{text[:40]!r} is no time: write how long from now, such as 30m or 2h.") from None
         if at <= now:
             raise FormError(f"{text[:40]!r} has passed: write how long from now, such as 30m or 2h.")
         return at

@@ -76,6 +76,7 @@ from pillarbox.errors import (
     PillarboxError,
     SchemaError,
     StoreForbidden,
+    StoreRefused,
     StoreUnavailable,
 )
 from pillarbox.message import Message
@@ -479,7 +480,7 @@ class Dashboard:
                 return await self._show_error(view, 409, str(error))
             case SchemaError() | StoreForbidden():
                 return await self._show_error(view, 503, str(error))
-            case ConfigError():
+            case ConfigError() | StoreRefused():  # a NUL in a text, an id of too many digits
                 return await self._show_error(view, 400, str(error))
             case PillarboxError():
                 return await self._show_error(view, 500, str(error))

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from pillarbox.contracts.store import Phase, Selection
-from pillarbox.durations import parse_duration
+from pillarbox.durations import parse_duration, parse_time
 from pillarbox.errors import ConfigError
 from pillarbox.message import State
 
@@ -170,15 +170,11 @@ def _parse_time(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            return now - parse_duration(text)
-        except (ConfigError, OverflowError):
-            raise FilterError(
-                f"{text[:40]!r} is no time: write 2026-01-31T12:00:00+01:00, or how long ago: 30m, 2h, 7d."
-            ) from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return parse_time(text) or now - parse_duration(text)
+    except (ConfigError, OverflowError):
+        raise FilterError(
+            f"{text[:40]!r} is no time: write 2026-01-31T12:00:00+01:00, or how long ago: 30m, 2h, 7d."
+        ) from None
 
 
 _FLAGS: Final = {

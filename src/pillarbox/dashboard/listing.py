@@ -116,9 +116,9 @@ async def _find_window(
         return None
     first, written_at = edge[0].id, edge[0].created_at
     if written_at is not None:
-        if newest and selection.since is not None and written_at < selection.since - _LATE:
+        if newest and selection.since is not None and selection.since - written_at > _LATE:
             return None
-        if not newest and selection.until is not None and written_at > selection.until + _LATE:
+        if not newest and selection.until is not None and written_at - selection.until > _LATE:
             return None
     if newest:
         low = first - _WINDOW + 1

@@ -480,8 +480,8 @@ def _build_data(payload: bytes, content_type: str) -> dict[str, object]:
             return {"data": msgspec.Raw(payload)}
         if _is_text(content_type):
             return {"data": text}
-    except ValueError:
-        pass  # not what its content type says, so only base64 brings it over unchanged
+    except (ValueError, RecursionError):
+        pass  # not what its content type says, or nested too deep to read: only base64 brings it over unchanged
     return {"data_base64": base64.b64encode(payload).decode()}
 
 

@@ -36,6 +36,7 @@ from pillarbox.cloudevents import (
 from pillarbox.context import current, handling
 from pillarbox.errors import DecodeError
 from pillarbox.message import MAX_TEXT, Kind, Message
+from pillarbox.testing.samples import sample
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BINDINGS = [HTTP, KAFKA, AMQP, MQTT]
@@ -534,3 +535,10 @@ def test_a_time_is_read_as_utc() -> None:
     event = read({**headers, "ce-time": "2026-01-01T01:00:00+02:00"}, b"", binding=HTTP)
     assert event.event_time is not None
     assert event.event_time.isoformat() == "2025-12-31T23:00:00+00:00"
+
+
+@pytest.mark.parametrize("payload", [b"[" * 20_000 + b"]" * 20_000, b'{"a":' * 20_000 + b"1" + b"}" * 20_000])
+def test_json_that_is_nested_too_deep_comes_over_in_base64(payload: bytes) -> None:
+    message = sample(payload=payload, content_type="application/json")
+
+    assert from_structured(to_structured(message)).payload == payload

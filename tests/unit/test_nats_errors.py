@@ -46,7 +46,7 @@ def test_what_is_no_acknowledgement_is_none(members: dict[str, object]) -> None:
     assert not answer.rejected
 
 
-@pytest.mark.parametrize("data", [b"", b"+ACK", b"{", b"[]", b'{"stream": 5, "seq": 1}'])
+@pytest.mark.parametrize("data", [b"", b"+ACK", b"{", b"[]", b'{"stream": 5, "seq": 1}', b'{"x":' + b"[" * 20_000])
 def test_what_is_no_json_is_no_acknowledgement(data: bytes) -> None:
     answer = read_ack(data, status=None, subject="orders")
     assert isinstance(answer, Outcome)

@@ -76,7 +76,7 @@ def read_ack(data: bytes, *, status: str | None, subject: str) -> Answer:
         return Outcome(False, _describe_status(subject, status), not_now=True, missing=True)
     try:
         ack = _decode_ack(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         ack = _Ack()
     if ack.error is not None:
         return _read_refusal(ack.error, subject)

@@ -265,7 +265,7 @@ async def _request(
         raise JetStreamOff("JetStream is not enabled for this account") from error
     except nats.errors.TimeoutError as error:
         raise ApiUnavailable(f"there was no answer within {seconds:g} s; perhaps this login may not ask") from error
-    except (nats.errors.Error, msgspec.DecodeError) as error:
+    except (nats.errors.Error, msgspec.DecodeError, RecursionError) as error:
         raise ApiUnavailable(redact_line(str(error))) from error
     if decoded.error is not None and decoded.error.err_code != allowed:
         raise ApiUnavailable(redact_line(f"{decoded.error.description} ({decoded.error.err_code})"))

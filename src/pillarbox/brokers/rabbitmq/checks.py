@@ -441,7 +441,7 @@ class Management(msgspec.Struct, frozen=True, kw_only=True):
             status, body = await asyncio.to_thread(self._fetch, f"/api/{path}")
             if status == 200:
                 return msgspec.json.decode(body, type=kind)
-        except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
+        except (OSError, http.client.HTTPException, msgspec.MsgspecError, RecursionError) as error:
             raise NotVisible(f"the management API cannot be asked ({type(error).__name__})") from error
         if status in (401, 403):
             raise NotVisible(

@@ -51,6 +51,8 @@ class PublishOptions(TypedDict, total=False):
 
 _NAMES: Final = PublishOptions.__optional_keys__
 _LONGEST_DELAY: Final = timedelta(days=36_500)
+_LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
+"""The tables take times before it: in some zones, later ones are in the year 10000."""
 _TEXTS: Final = (
     ("topic", MAX_NAME),
     ("content_type", MAX_NAME),
@@ -84,6 +86,11 @@ def to_utc(at: object, *, what: str) -> datetime:
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise PublishError(f"The {what} must be a datetime with a time zone, such as datetime.now(UTC).")
     try:
-        return at.astimezone(UTC)
+        utc = at.astimezone(UTC)
     except OverflowError:
-        raise PublishError(f"The {what} {at.isoformat()} is not within the years 1 to 9999 of UTC.") from None
+        utc = _LAST_DAY
+    if utc >= _LAST_DAY:
+        raise PublishError(
+            f"The {what} {at.isoformat()} is not within the years 1 to 9999 of UTC (the last day is not taken)."
+        )
+    return utc

@@ -612,7 +612,7 @@ def test_a_builtin_is_not_to_be_decorated(tx: sqlite3.Connection, payload: objec
 
 
 @pytest.mark.parametrize("option", ["event_time", "deliver_at"])
-@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-12:00", "9999-12-31T00:00:00Z", "0001-01-01T00:00:00+12:00"])
 def test_a_time_that_utc_does_not_have_is_refused(option: str, text: str) -> None:
     with pytest.raises(PublishError, match=f"{option} .* is not within the years 1 to 9999"):
         to_utc(datetime.fromisoformat(text), what=option)

@@ -145,6 +145,9 @@ async def test_relays_have_names_wherever_they_are_mentioned(
         shown = re.sub(r'title="[^"]*"', "", page)
         assert gone not in shown, path
         assert relay["relay_id"] not in shown, path
+    for name in ("held", "failed", "sending"):
+        page = (await client.get(f"/orders/messages/{filled.messages[name].id}")).text
+        assert relay["relay_id"] not in re.sub(r'title="[^"]*"', "", page), name
 
 
 async def test_groups_of_failures_have_their_actions_in_the_list(

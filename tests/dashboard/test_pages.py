@@ -12,14 +12,14 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from pillarbox.contracts.store import Selection, Tries
-from pillarbox.contracts.writer import Accept
+from pillarbox.contracts.writer import Accept, Fail
 from pillarbox.dashboard import Role
 from pillarbox.dashboard.formatting import MOST_SHOWN
 from pillarbox.message import Message, Names, State
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
 from tests.support.dashboard.client import Client
-from tests.support.dashboard.seed import Filled, Relaying, fill
+from tests.support.dashboard.seed import Filled, Relaying, fill, to_incoming
 from tests.support.dashboard.stores import OpenStore
 
 Build = Callable[..., Client]
@@ -385,6 +385,24 @@ async def test_the_page_says_that_a_large_payload_is_cut(memory: OpenStore, buil
     assert "The page shows the first 256 KiB" in cut
     assert len(cut) < MOST_SHOWN + 20_000
     assert "The page shows the first" not in whole
+
+
+async def test_a_large_payload_is_in_base64_in_documents(memory: OpenStore, build_client: Build) -> None:
+    large = sample(payload=b'["' + b"x" * MOST_SHOWN + b'"]')
+    await memory.writer.insert([large, sample(payload=b'["small"]')])
+    await memory.writer.execute(
+        Fail(names=Names(), consumer="invoices", source="/shop", message_id="1", attempts=1, error="no",
+             message=to_incoming(large))
+    )  # fmt: skip
+    client = build_client(memory)
+
+    (message,) = (await client.json("/orders/messages/1/payload"))["messages"]
+    (failure,) = (await client.json("/orders/inbox/payload?consumer=invoices&source=/shop&message_id=1"))["failures"]
+    for one in (message, failure):
+        assert "payload" not in one
+        assert base64.b64decode(one["payload_base64"]) == large.payload
+    (small,) = (await client.json("/orders/messages/2/payload"))["messages"]
+    assert small["payload"] == ["small"]
 
 
 async def test_a_static_file_that_is_missing_is_not_found(memory: OpenStore, build_client: Build) -> None:

@@ -189,7 +189,7 @@ async def show_payload(view: View) -> Page:
         "is_cut": len(content) > MOST_SHOWN,
         "is_kept": bool(failure.content),
     }
-    document = {"failures": [to_inbox_document(failure, payload=view.wants_json)]}
+    document = {"failures": [to_inbox_document(failure, payload=view.wants_json, largest=MOST_SHOWN)]}
     return Page("inbox_payload.html", "Payload", context, document, section="inbox")
 
 

@@ -348,7 +348,7 @@ async def show_payload(view: View) -> Page | Response:
     raw = {name: value.decode("utf-8", "backslashreplace") for name, value in (message.raw or {}).items()}
     size = len(message.payload)
     context = {"message": message, "text": _Shown(text), "size": size, "is_cut": size > MOST_SHOWN, "raw": raw}
-    document = {"messages": [to_message_document(message, payload=view.wants_json)]}
+    document = {"messages": [to_message_document(message, payload=view.wants_json, largest=MOST_SHOWN)]}
     return Page("payload.html", f"Payload of message {message.id}", context, document, section="messages")
 
 

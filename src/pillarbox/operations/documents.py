@@ -67,12 +67,13 @@ def _escape_json(letter: str) -> str:
     return "\\u007f" if letter == "\x7f" else json.dumps(letter)[1:-1]
 
 
-def to_payload_field(payload: bytes, content_type: str) -> Mapping[str, object]:
+def to_payload_field(payload: bytes, content_type: str, *, largest: int | None = None) -> Mapping[str, object]:
     """Return a payload for a JSON document: as it is if it is JSON itself, and else in base64.
 
-    JSON that is nested too deep is in base64 too.
+    JSON that is nested too deep is in base64 too, and so is JSON of more than `largest` bytes: a server has no time to
+    decode it.
     """
-    if is_json(content_type) and not _is_deep(payload):
+    if is_json(content_type) and (largest is None or len(payload) <= largest) and not _is_deep(payload):
         try:
             return {"payload": msgspec.json.decode(payload)}
         except ValueError:
@@ -95,11 +96,16 @@ def _is_deep(payload: bytes) -> bool:
 
 
 def to_message_document(
-    message: Message, *, tries: Mapping[int, Tries] | None = None, payload: bool = False
+    message: Message,
+    *,
+    tries: Mapping[int, Tries] | None = None,
+    payload: bool = False,
+    largest: int | None = None,
 ) -> dict[str, object]:
     """Return every field of a message; the payload, and what cannot be read of its row, only on request.
 
     `tries` are the tries of messages by their ids, as `Store.count_tries` answers: they stand beside the attempts.
+    `largest` is that of `to_payload_field`.
     """
     document = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("payload", "raw")}
     if tries is not None:
@@ -107,7 +113,9 @@ def to_message_document(
     if not payload:
         return document
     raw = {name: base64.b64encode(value).decode() for name, value in (message.raw or {}).items()}
-    field = to_payload_field(message.payload, message.content_type) if message.payload_kept else {"payload": None}
+    field: Mapping[str, object] = {"payload": None}
+    if message.payload_kept:
+        field = to_payload_field(message.payload, message.content_type, largest=largest)
     return {**document, **field, **({"raw_base64": raw} if raw else {})}
 
 
@@ -219,8 +227,11 @@ def to_inbox_row(failure: InboxFailure) -> dict[str, object]:
     return {name: getattr(failure, name) for name in _INBOX_FIELDS} | {"type": read_inbox_type(failure)}
 
 
-def to_inbox_document(failure: InboxFailure, *, payload: bool = False) -> dict[str, object]:
-    """Return all that is known of a failed message. Of one that cannot be read, the payload is the body as it came."""
+def to_inbox_document(failure: InboxFailure, *, payload: bool = False, largest: int | None = None) -> dict[str, object]:
+    """Return all that is known of a failed message. Of one that cannot be read, the payload is the body as it came.
+
+    `largest` is that of `to_payload_field`.
+    """
     document: dict[str, object] = {name: getattr(failure, name) for name in _INBOX_FIELDS}
     try:
         received = decode_incoming(failure.content)
@@ -235,5 +246,6 @@ def to_inbox_document(failure: InboxFailure, *, payload: bool = False) -> dict[s
         document["headers"] = {str(name): str(value) for name, value in received.headers.items()}
     if payload:
         content_type = event.content_type if event is not None else ""
-        document |= to_payload_field(event.payload if event is not None else received.body, content_type)
+        body = event.payload if event is not None else received.body
+        document |= to_payload_field(body, content_type, largest=largest)
     return document

@@ -527,10 +527,13 @@ async def test_an_empty_store_shows_the_lines_that_add_a_message(memory: OpenSto
     first = (await client.get("/orders/")).text
     assert "outbox.publish(session" in first
     assert "pillarbox relay --to billing=" in first
+    assert "Until then this needs attention: no relay is alive." in first  # what the badge counts
     assert "data-reload" in first
     await Relaying(memory.store, "billing", service="shop-relay").start()
     client = build_client(memory)
-    assert "<b>A relay runs:</b> shop-relay" in (await client.get("/orders/")).text
+    second = (await client.get("/orders/")).text
+    assert "<b>A relay runs:</b> shop-relay" in second
+    assert "needs attention:" not in second
     await memory.writer.insert([sample()])
     assert "First steps" not in (await build_client(memory).get("/orders/")).text
 

@@ -142,6 +142,17 @@ def test_a_payload_that_was_not_kept_or_is_no_text_has_a_page_too(using: str, pe
     assert "It was not kept." in auditor.get(f"{MESSAGES}{bare.id}/payload/").content.decode()
 
 
+def test_the_page_of_a_large_payload_shows_its_beginning(using: str, people: Any) -> None:
+    from tests.integration.django_project.rows import written
+
+    auditor, message = people("anna", "view_message", "view_payload"), written("x", using=using)
+    for size, is_cut in ((256 * 1024, False), (256 * 1024 + 1, True)):
+        _execute(using, "update pillarbox_outbox set payload = %s", b"~" * size)
+        page = auditor.get(f"{MESSAGES}{message.id}/payload/").content.decode()
+        assert page.count("~") == 256 * 1024
+        assert ("The page shows the first 256 KiB." in page) == is_cut
+
+
 def test_failures_have_a_page_with_their_reasons(using: str, viewer: Any) -> None:
     from tests.integration.django_project.rows import closed, written
 

@@ -52,6 +52,8 @@ _GROUPED_FAILURES: Final = 1_000
 _JOURNAL_LINES: Final = 1_000
 _NAMED_MESSAGES: Final = 20
 _LONGEST_ID: Final = 18
+_PAYLOAD_BYTES: Final = 256 * 1024
+"""Of a payload that its page shows, as in the dashboard."""
 _DATABASE: Final = "database"
 _FILTERS: Final = frozenset({"database", "destination", "state__exact"})
 _CONTENT: Final = ("payload", "headers")
@@ -311,8 +313,12 @@ class MessageAdmin(admin.ModelAdmin):
         if not self.has_payload_permission(request):
             raise PermissionDenied
         message = self._get_message(request, object_id)
-        payload = None if message.payload is None else bytes(message.payload).decode("utf-8", "backslashreplace")
-        context = {"title": "Payload", "original": message, "payload": payload}
+        whole = None if message.payload is None else bytes(message.payload)
+        payload = None if whole is None else whole[:_PAYLOAD_BYTES].decode("utf-8", "backslashreplace")
+        context = {
+            "title": "Payload", "original": message, "payload": payload,
+            "is_cut": whole is not None and len(whole) > _PAYLOAD_BYTES,
+        }  # fmt: skip
         return self._render(request, "payload", context)
 
     @outside_transaction

@@ -230,6 +230,15 @@ def test_every_page_fits_and_is_accessible(
                 take_picture(page, f"{name}-{scheme}-{width}", tmp_path)
 
 
+@pytest.mark.parametrize("width", [1024, 600])
+def test_no_table_is_cut_between_a_desk_and_a_phone(width: int, browser: Browser, story: str) -> None:
+    with open_page(browser, width=width) as page:
+        failed = find_failed(page, story)
+        for name, path in PAGES.items():
+            page.goto(story + path.format(failed=failed))
+            assert page.evaluate(_CUT) == [], name
+
+
 @pytest.mark.parametrize("width", [1280, 375])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", STORES)

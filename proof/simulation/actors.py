@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -115,6 +115,7 @@ class Writers:
         self._keys = [f"k{number}" for number in range(env.scenario.keys)]
         self._hot = env.rng.choice(self._keys)
         self._busy: set[str] = set()
+        self._open: list[WatchedTransaction] = []
         self._left = env.scenario.transactions
         self._written = 0
         self._is_poisoned = FaultKind.POISON not in env.scenario.fault_rates
@@ -126,6 +127,23 @@ class Writers:
     def is_done(self) -> bool:
         """Whether the last transaction has ended."""
         return self._left == 0
+
+    def abort(self) -> None:
+        """Roll back every open transaction: the server that they are on is gone."""
+        for transaction in self._open:
+            transaction.rollback()
+        self._open.clear()
+
+    def write_again(self, lost: Sequence[Message]) -> None:
+        """Commit as many messages to the same destinations: their ids are those of the lost ones, in another order."""
+        transaction = self._store.transaction()
+        messages = []
+        for message in reversed(lost):
+            self._written += 1
+            key = message.key if message.key not in self._busy else None
+            messages.append(self._message(message.destination, key, None))
+        transaction.insert(Insert(names=_NAMES, messages=messages))
+        transaction.commit()
 
     def write_witnesses(self) -> None:
         """Write to every destination now and then while a message that kills relays is open.
@@ -157,6 +175,7 @@ class Writers:
         weights = [3 if key == self._hot else 1 for key in free]
         keys = set(rng.choices(free, weights, k=rng.choice([1, 1, 2]))) if free else set()
         transaction = self._store.transaction()
+        self._open.append(transaction)
         self._busy |= keys
         self._write(transaction, sorted(keys))
         lasts = rng.choice([0.0, 0.02, 0.2, 0.5]) * rng.random() * 2
@@ -165,6 +184,8 @@ class Writers:
         self._env.timeline.after(lasts, self._end, transaction, keys)
 
     def _write(self, transaction: WatchedTransaction, keys: list[str]) -> None:
+        if transaction not in self._open:
+            return
         for _ in range(self._env.rng.choice([1, 1, 2, 4])):
             self._insert(transaction, keys)
 
@@ -210,12 +231,16 @@ class Writers:
         return share > 0 and self._env.rng.random() < share
 
     def _end(self, transaction: WatchedTransaction, keys: set[str]) -> None:
-        if self._is(FaultKind.ROLLBACK):
+        if transaction not in self._open:
+            pass
+        elif self._is(FaultKind.ROLLBACK):
             self._env.deliveries.seen["rolled back"] += 1
             self._env.trace("writer", f"rolls back {transaction.describe()}")
             transaction.rollback()
         else:
             self._env.trace("writer", f"commits {transaction.describe()}")
             transaction.commit()
+        if transaction in self._open:
+            self._open.remove(transaction)
         self._busy -= keys
         self._left -= 1

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from uuid import UUID
 
 from pillarbox.contracts.store import FailedOutcome
 from pillarbox.message import Message, State, Waits
@@ -60,6 +61,7 @@ class Row:
 
     id: int
     key: str | None
+    message_id: UUID
     destinations: list[str]
     """Where it belongs: the last one is where it belongs now, the others are where it was moved from."""
 
@@ -79,6 +81,8 @@ class DeliveryChecker:
     seen: Counter[str] = field(default_factory=Counter)
     """How often each thing happened, so that a test can show that rare things do happen."""
     duplicates: int = 0
+    lost: set[UUID] = field(default_factory=set)
+    """Messages whose commit the store lost. Some may still be on their way to a destination."""
     _owed: dict[tuple[str, str], dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     """Destination and key to the messages that must be delivered before all later ones."""
     _free: set[int] = field(default_factory=set)
@@ -90,10 +94,23 @@ class DeliveryChecker:
 
     # --- writers and operators ---
 
+    def forget(self, messages: Iterable[Message]) -> None:
+        """Forget messages whose commit the store lost: nothing is owed for them, and their ids are given out again."""
+        for message in messages:
+            self.lost.add(message.message_id)
+            row = self.rows.pop(message.id)
+            self.tries.pop(message.id, None)
+            self.purged.discard(message.id)
+            self._free.discard(message.id)
+            for destination in row.destinations:
+                self.taken.pop((destination, message.id), None)
+            if row.key is not None:
+                self._owed[row.destinations[0], row.key].pop(message.id, None)
+
     def record_commit(self, messages: Iterable[Message]) -> None:
         """Record what a transaction committed."""
         for message in messages:
-            self.rows[message.id] = Row(message.id, message.key, [message.destination])
+            self.rows[message.id] = Row(message.id, message.key, message.message_id, [message.destination])
             if message.available_at is not None or message.key is None:
                 self._free.add(message.id)
             else:
@@ -119,12 +136,15 @@ class DeliveryChecker:
 
     def record_try(self, message: Message) -> None:
         """Record that a message was sent to its destination, whatever becomes of it there."""
-        self.tries[message.id] += 1
+        if message.message_id not in self.lost:
+            self.tries[message.id] += 1
 
     def record_delivery(self, destination: str, message: Message, at: float) -> None:
         """Record that a destination received a message, whether or not a relay learns of it."""
+        if message.message_id in self.lost:
+            return
         row = self.rows.get(message.id)
-        if row is None or destination not in row.destinations:
+        if row is None or row.message_id != message.message_id or destination not in row.destinations:
             self.report(Promise.GHOST, at, f"{destination} got {message.id}, which was not committed for it")
             return
         self.taken[destination, row.id] += 1
@@ -200,6 +220,12 @@ class FailureChecker:
             self._deaths[id] += 1
 
     # --- in the store ---
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Forget what is known by these ids: the store gives them to other messages."""
+        for id in ids:
+            self.begin_anew(id)
+            self._deaths.pop(id, None)
 
     def begin_anew(self, id: int) -> None:
         """Note that a message was redriven, replayed or forwarded: it has all its attempts again."""

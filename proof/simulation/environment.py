@@ -10,7 +10,7 @@ from proof.simulation.checker import DeliveryChecker, FailureChecker
 from proof.simulation.destination import Broker
 from proof.simulation.network import Network
 from proof.simulation.scenario import Scenario
-from proof.simulation.store import Refusals, WatchedStore
+from proof.simulation.store import Refusals, Server, WatchedStore
 from proof.simulation.trace import PrintLine, Trace
 from proof.simulation.virtual_time import StoreClock, Timeline
 
@@ -31,6 +31,7 @@ class Environment:
         attempts = {settings.name: settings.retry.attempts for settings in scenario.destinations}
         self.failures = FailureChecker(self.deliveries, attempts=attempts, lone_cap=scenario.settings.lone_cap)
         self.refusals = Refusals(self.deliveries)
+        self.server = Server(self.data, self.deliveries, self.failures)
         self.network = Network(
             self.timeline,
             self.rng,
@@ -53,8 +54,9 @@ class Environment:
     def connect(self) -> WatchedStore:
         """Open a connection to the store with no network in between."""
         return WatchedStore(
-            self.data, clock=self.clock, deliveries=self.deliveries, failures=self.failures, refusals=self.refusals
-        )
+            self.data, clock=self.clock, deliveries=self.deliveries, failures=self.failures, refusals=self.refusals,
+            server=self.server,
+        )  # fmt: skip
 
     def end_faults(self) -> None:
         """End all faults. From now on every message must come to its end."""

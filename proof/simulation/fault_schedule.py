@@ -1,12 +1,14 @@
-"""The schedule of faults: killed, frozen and disconnected relays, outages, clock jumps, restarts of the store."""
+"""The schedule of faults: killed, frozen and disconnected relays, outages, clock jumps, restarts and failovers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from random import Random
 
 from pillarbox.contracts.transport import Outcome
+from proof.simulation.actors import Writers
 from proof.simulation.destination import ADDRESSES, Broker, BrokerMode
 from proof.simulation.environment import Environment
 from proof.simulation.network import StoreConnection
@@ -19,9 +21,11 @@ __all__ = ["FaultSchedule"]
 class FaultSchedule:
     """Injects faults at random times until they end."""
 
-    def __init__(self, env: Environment, processes: Sequence[Process]) -> None:
+    def __init__(self, env: Environment, processes: Sequence[Process], writers: Writers) -> None:
         self._env = env
         self._processes = processes
+        self._writers = writers
+        self._failover_dice = Random(f"failovers {env.scenario.seed}")
         for process in processes:
             self._again(FaultKind.KILL, process.kill)
             self._again(FaultKind.STOP, process.stop)
@@ -33,6 +37,7 @@ class FaultSchedule:
             self._again(FaultKind.BLOCKED, partial(self._block, broker))
         self._again(FaultKind.CLOCK_JUMP, self._set_clock)
         self._again(FaultKind.RESTART, self._restart)
+        self._schedule_failover()
 
     def _again(self, kind: FaultKind, strike: Callable[[], None]) -> None:
         """Schedule the next fault of a kind, and after it the one after that."""
@@ -143,3 +148,27 @@ class FaultSchedule:
         for process in self._processes:
             if process.is_running:
                 process.connection.reset()
+
+    def _schedule_failover(self) -> None:
+        """Schedule the next failover, with dice of its own: all else in a seed stays as it was before it."""
+        rate = self._env.scenario.fault_rates.get(FaultKind.FAILOVER, 0.0)
+        if not rate:
+            return
+        at = self._env.timeline.now + self._failover_dice.expovariate(rate)
+        if at < self._env.scenario.fault_seconds:
+            self._env.timeline.at(at, self._fail_over)
+
+    def _fail_over(self) -> None:
+        """Put a server in the store's place that lacks the last commits. A pooler keeps the connections, or none is."""
+        env, rng = self._env, self._failover_dice
+        env.deliveries.seen[FaultKind.FAILOVER] += 1
+        self._writers.abort()
+        gone = env.server.go_back(rng.choice([1, 3, 8]), keeps_marks=rng.random() < 0.5)
+        env.trace("store", f"fails over and loses {', '.join(str(row.id) for row in gone) or 'nothing'}")
+        if gone:
+            env.timeline.after(rng.uniform(0.01, 0.3), self._writers.write_again, gone)
+        if rng.random() < 0.3:
+            for process in self._processes:
+                if process.is_running:
+                    process.connection.reset()
+        self._schedule_failover()

@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     # the store, per second
     CLOCK_JUMP = "store clock set"
     RESTART = "store restarted"
+    FAILOVER = "store lost its last commits"
     # operators, per second
     OPERATE = "operator acts"
     # single calls, as a share of all
@@ -61,7 +62,7 @@ class FaultKind(StrEnum):
 
 _ENDS_LEASES: Final = frozenset({
     FaultKind.FREEZE, FaultKind.DISCONNECT, FaultKind.RENEWAL_LAG, FaultKind.INTERRUPT, FaultKind.CLOCK_JUMP,
-    FaultKind.RESTART, FaultKind.STORE_ERROR, FaultKind.STORE_SLOW,
+    FaultKind.RESTART, FaultKind.FAILOVER, FaultKind.STORE_ERROR, FaultKind.STORE_SLOW,
 })  # fmt: skip
 _RATES: Final[dict[FaultKind, tuple[float, ...]]] = {
     FaultKind.KILL: (0.2, 0.5, 0.8),
@@ -88,6 +89,7 @@ _RATES: Final[dict[FaultKind, tuple[float, ...]]] = {
 _UNRECORDABLE_SHARES: Final = (0.03, 0.1)
 _SLOW_CLAIMS: Final = (0.1, 0.3, 0.6)
 _BLOCKED_RATES: Final = (0.3, 1.0)
+_FAILOVER_RATES: Final = (0.5, 1.5)
 
 
 CLOCK_MARGIN: Final = 0.1
@@ -175,7 +177,7 @@ class Scenario:
             lanes=rng.choice([1, 2, LANES]),
             transactions=rng.randint(6, 24),
             fault_seconds=rng.uniform(1.5, 4.5),
-            fault_rates=FaultKind.draw(rng) | _draw_unrecordable(seed) | _draw_blocked(seed),
+            fault_rates=FaultKind.draw(rng) | _draw_unrecordable(seed) | _draw_blocked(seed) | _draw_failover(seed),
             store_latency=rng.choice([0.001, 0.005, 0.02]),
             slow_claims=_draw_slow_claims(seed),
             broker_latency=rng.choice([0.005, 0.03, 0.1, 0.5 * lease]),
@@ -199,6 +201,12 @@ def _draw_blocked(seed: int) -> dict[FaultKind, float]:
     """Draw how often an address takes nothing, from dice of its own. Without it, destinations have one address."""
     rng = Random(f"blocked {seed}")
     return {FaultKind.BLOCKED: rng.choice(_BLOCKED_RATES)} if rng.random() < 0.3 else {}
+
+
+def _draw_failover(seed: int) -> dict[FaultKind, float]:
+    """Draw how often the store goes back in time, from dice of its own."""
+    rng = Random(f"failover {seed}")
+    return {FaultKind.FAILOVER: rng.choice(_FAILOVER_RATES)} if rng.random() < 0.2 else {}
 
 
 def _draw_slow_claims(seed: int) -> float:

@@ -6,7 +6,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from pillarbox.contracts.store import Action, Claim, FailedOutcome, Fence, Lane, RecoveredClaim, Settlement
+from msgspec.structs import replace
+
+from pillarbox.contracts.store import (
+    NO_BYTE_LIMIT,
+    Action,
+    Claim,
+    Cursor,
+    FailedOutcome,
+    Fence,
+    IdleLanes,
+    Lane,
+    QuietLanes,
+    ReadResult,
+    RecoveredClaim,
+    Settlement,
+)
 from pillarbox.errors import StoreRefused
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.memory import LaneRow, MemoryData, MemoryStore, MemoryTransaction
@@ -14,17 +29,70 @@ from proof.simulation.checker import DeliveryChecker, FailureChecker, Promise
 from proof.simulation.destination import EFFECT_HEADER, REFUSED_BY_STORE, MessageEffect
 from proof.simulation.virtual_time import StoreClock
 
-__all__ = ["Refusals", "WatchedStore", "WatchedTransaction"]
+__all__ = ["Refusals", "Server", "WatchedStore", "WatchedTransaction"]
+
+
+class Server:
+    """The server that the tables are on: a failover puts another in its place, which lacks the last commits."""
+
+    def __init__(self, data: MemoryData, deliveries: DeliveryChecker, failures: FailureChecker) -> None:
+        self.number = 0
+        """Which server it is. A connection through a pooler stays, and only this number tells."""
+        self.commits: list[list[Message]] = []
+        self.done: dict[tuple[str, int], tuple[int, int]] = {}
+        """Lane to the id up to which it is done with, and a transaction that began after that id was read."""
+        self._data = data
+        self._deliveries = deliveries
+        self._failures = failures
+
+    def go_back(self, commits: int, *, keeps_marks: bool) -> list[Message]:
+        """Lose the last commits and with them their ids; return the messages that are gone.
+
+        A standby that takes over goes back as a whole. With `keeps_marks` it is a copy of the rows, as logical
+        replication makes it: the sequence stands where the rows are, the marks where they were, and the transactions
+        are others.
+        """
+        kept, lost = self.commits[:-commits], self.commits[-commits:]
+        gone = [row for rows in lost for row in rows]
+        self.commits, self.number = kept, self.number + 1
+        self._deliveries.forget(gone)
+        self._failures.forget(row.id for row in gone)
+        for row in gone:
+            self._data.open.drop(row.id)
+            self._data.history.pop(row.id, None)
+            self._data.due_at.pop(row.id, None)
+            self._data.remove_from_claims(row.id)
+        transactions = self._data.transactions
+        transactions._writers = {row.id: transactions._writers[row.id] for rows in kept for row in rows}
+        transactions._last_id = max(transactions._writers, default=0)
+        if not keeps_marks:
+            transactions._last_tx = transactions._last_ended = max(transactions._writers.values(), default=0)
+            self.done = {lane: mark for lane, mark in self.done.items() if mark[1] <= transactions._last_tx}
+        return gone
+
+
+class _Learned:
+    """What a connection learned from one server."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.highest = 0
+        """The highest id of a message that was read."""
+        self.done: tuple[int, int] | None = None
+        """An id, and a transaction that began after a message with it was read."""
 
 
 class WatchedTransaction(MemoryTransaction):
     """Records what is committed, at the moment of the commit."""
 
     deliveries: DeliveryChecker
+    server: Server
 
     def commit(self) -> None:
         super().commit()
         self.deliveries.record_commit(self._rows)
+        if self._rows:
+            self.server.commits.append(self._rows)
 
     def describe(self) -> str:
         """Describe what it wrote, for the trace."""
@@ -73,11 +141,14 @@ class WatchedStore(MemoryStore):
         deliveries: DeliveryChecker,
         failures: FailureChecker,
         refusals: Refusals,
+        server: Server,
     ) -> None:
         super().__init__(data, clock=clock)
         self._deliveries = deliveries
         self._failures = failures
         self._refusals = refusals
+        self._server = server
+        self._learned = _Learned(server.number)
         self._archived: set[tuple[int, State, datetime | None]] | None = None
         """What an archive has taken, while it is deleted."""
         self._fences: dict[tuple[str, int], LaneRow] = {}
@@ -86,10 +157,73 @@ class WatchedStore(MemoryStore):
     def forget_session(self) -> None:
         """Invalidate the cursors of this connection."""
         self._session = object()
+        self._learned = _Learned(self._server.number)
+
+    def _notice_server(self) -> bool:
+        """Return whether another server answers than before, and forget everything about the one before."""
+        if self._learned.number == self._server.number:
+            return False
+        self.forget_session()
+        return True
+
+    # --- reading, and how far lanes are done with ---
+
+    async def read(
+        self,
+        destination: str,
+        *,
+        partitions: Sequence[int],
+        cursor: Cursor | None,
+        limit: int,
+        max_bytes: int = NO_BYTE_LIMIT,
+    ) -> ReadResult:
+        self._notice_server()
+        if cursor is None or cursor.session is not self._session:
+            cursor = Cursor(session=self._session)
+        cold = [lane for lane in partitions if lane not in cursor.low and lane not in cursor.whole]
+        done = {lane: id for lane in cold if (id := self._find_done(destination, lane))}
+        cursor = replace(cursor, low={**cursor.low, **done})
+        result = await super().read(destination, partitions=partitions, cursor=cursor, limit=limit, max_bytes=max_bytes)
+        self._learned.highest = max([self._learned.highest, *(message.id for message in result.messages)])
+        return result
+
+    async def peek(self, idle: Mapping[str, IdleLanes]) -> Mapping[str, QuietLanes]:
+        self._notice_server()
+        return await super().peek(idle)
+
+    def _find_done(self, destination: str, partition: int) -> int:
+        """Return where the first read of a lane may begin. A mark that cannot be true is removed."""
+        done, tx = self._server.done.get((destination, partition), (0, 0))
+        if self._is_above(done, tx):
+            self._deliveries.seen["mark above the sequence"] += 1
+            del self._server.done[destination, partition]
+            return 0
+        return done
+
+    def _is_above(self, done: int, tx: int) -> bool:
+        """Return whether the sequence went back below a mark: it shows, or the first message since then shows it."""
+        transactions = self._data.transactions
+        since = [
+            (transactions.writer(id), id)
+            for id in self._data.open.ids()
+            if transactions.writer(id) >= tx and _known_row(self._data, id).waits is None
+        ]
+        return done > transactions.last_id or (bool(since) and min(since)[1] <= done)
+
+    async def mark_lanes(self, relay_id: UUID) -> None:
+        if self._notice_server():
+            return
+        done, transactions = self._learned.done, self._data.transactions
+        if done is not None and transactions.snapshot().xmin >= done[1]:
+            for (destination, partition), lane in self._data.lanes.items():
+                if lane.owner == relay_id:
+                    fresh = [row.id for row in self._rows_in_lanes(destination, [partition], (None,))]
+                    self._server.done[destination, partition] = (min([done[0], *(id - 1 for id in fresh)]), done[1])
+        self._learned.done = (self._learned.highest, transactions._last_tx + 1)
 
     def transaction(self) -> WatchedTransaction:
         transaction = WatchedTransaction(self._data, clock=self._clock)
-        transaction.deliveries = self._deliveries
+        transaction.deliveries, transaction.server = self._deliveries, self._server
         return transaction
 
     # --- fenced writes ---
@@ -192,3 +326,9 @@ class WatchedStore(MemoryStore):
                 self._deliveries.report(Promise.LOST, self._clock.monotonic(), text)
         self._deliveries.purged.update(row.id for row in rows)
         return super()._delete_closed(rows)
+
+
+def _known_row(data: MemoryData, id: int) -> Message:
+    row = data.open.get(id)
+    assert row is not None
+    return row

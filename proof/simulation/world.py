@@ -58,7 +58,7 @@ class World:
         self._archivist = Archivist(self._env)
         self._quiet = QuietPhase(self._env, self._writers)
         self._processes = [self._process(number) for number in range(scenario.relays)]
-        self._fault_schedule = FaultSchedule(self._env, self._processes)
+        self._fault_schedule = FaultSchedule(self._env, self._processes, self._writers)
         for process in self._processes:
             self._env.timeline.after(self._env.rng.choice([0.0, 0.3]), process.start)
         self._env.timeline.at(scenario.fault_seconds, self._end_faults)

@@ -153,7 +153,7 @@ async def test_the_first_read_of_a_lane_begins_where_it_is_done_with(store: Post
     ids, cursor = await read(store, None)
     assert ids == [2_001]
     # As it would be if a mark were wrong: the first read does not see it, and the safety net does.
-    await admin.execute("update pillarbox_lane set done_to = 2001")
+    await admin.execute("update pillarbox_lane set done_to = 2001, done_tx = pg_current_xact_id()")
     assert (await read(store, None))[0] == []
     assert (await read(store, cursor.restart((), whole=[3])))[0] == [2_001]
 
@@ -233,6 +233,30 @@ async def test_a_mark_above_the_sequence_is_ignored_and_removed(
     assert (await read(store, None))[0] == [301, 302]
     assert await list_done(admin) == {0}, "or it would count once the sequence has passed it"
     assert "the sequence went back" in caplog.text
+
+
+async def test_a_mark_that_the_sequence_has_passed_again_is_ignored_and_removed(
+    store: PostgresStore, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Writers went on for a while before the first relay looks. The first message after the mark is below it."""
+    await own(store)
+    await admin.execute(INSERT, 300, 3)
+    await admin.execute("delete from pillarbox_outbox")
+    await admin.execute("update pillarbox_lane set done_to = 1600, done_tx = pg_current_xact_id()")
+    await admin.execute(INSERT, 1_400, 3)
+    assert (await read(store, None))[0][:2] == [301, 302]
+    assert await list_done(admin) == {0}
+    assert "the sequence went back" in caplog.text
+
+
+async def test_a_mark_below_later_messages_counts(store: PostgresStore, admin: Any) -> None:
+    await own(store)
+    await admin.execute(INSERT, 300, 3)
+    await admin.execute("delete from pillarbox_outbox")
+    await admin.execute("update pillarbox_lane set done_to = 300, done_tx = pg_current_xact_id()")
+    await admin.execute(INSERT, 2, 3)
+    assert (await read(store, None))[0] == [301, 302]
+    assert await list_done(admin) == {300}
 
 
 async def test_a_mark_above_the_sequence_is_reported(postgres_url: str, names: Names, admin: Any) -> None:

@@ -11,6 +11,7 @@ from pillarbox.errors import Fenced
 from pillarbox.message import Message, Waits
 from pillarbox.stores.memory import MemoryStore, MemoryTransaction, Snapshot
 from proof.simulation.checker import Promise
+from proof.simulation.store import WatchedStore
 from proof.simulation.variants.variant import Changes, Replace
 
 __all__ = ["STORES"]
@@ -149,6 +150,16 @@ def archive_deletes_what_changed(replace: Replace) -> None:
     replace(MemoryStore, "purge_archived", purge_archived)
 
 
+def server_not_noticed(replace: Replace) -> None:
+    """A store that lost commits is not noticed behind a pooler: its readers keep the positions of the lost server."""
+    replace(WatchedStore, "_notice_server", lambda store: False)
+
+
+def marks_above_the_sequence(replace: Replace) -> None:
+    """Marks of lanes are believed where the sequence went back below them."""
+    replace(WatchedStore, "_is_above", lambda store, done, tx: False)
+
+
 STORES: Changes = {
     no_fence: (Promise.FENCE,),
     fence_without_epoch: (Promise.FENCE,),
@@ -165,4 +176,12 @@ STORES: Changes = {
     parking_not_written: (Promise.STUCK,),
     dirty_read: (Promise.GHOST,),
     archive_deletes_what_changed: (Promise.LOST,),
+    server_not_noticed: (
+        Promise.OUT_OF_ORDER,
+        Promise.STUCK,
+    ),
+    marks_above_the_sequence: (
+        Promise.OUT_OF_ORDER,
+        Promise.STUCK,
+    ),
 }

@@ -96,6 +96,32 @@ class InFlight:
         """Return the messages in flight of one lane."""
         return [entry for entry in self.entries.values() if entry.message.partition == partition]
 
+    def find(self, message: Message) -> InFlightMessage | None:
+        """Return the entry of a message; None if it left, even if its id was given to another message since."""
+        entry = self.entries.get(message.id)
+        if entry is None or entry.message is message or entry.message.message_id == message.message_id:
+            return entry
+        return None
+
+    def leave_out_reused(self, settlement: Settlement) -> Settlement:
+        """Return the settlement without ids that the database gave to other messages, which are in flight now."""
+        entries = self.entries
+        reused = {
+            id_
+            for id_, message_id in settlement.message_ids.items()
+            if (entry := entries.get(id_)) is not None
+            and entry.message.message_id is not message_id
+            and entry.message.message_id != message_id
+        }
+        if not reused:
+            return settlement
+        return msgspec.structs.replace(
+            settlement,
+            delivered=[id_ for id_ in settlement.delivered if id_ not in reused],
+            failures=[failure for failure in settlement.failures if failure.message_id not in reused],
+            returned=[id_ for id_ in settlement.returned if id_ not in reused],
+        )
+
     def add(self, entry: InFlightMessage) -> None:
         """Note that a message is chosen to be claimed."""
         message = entry.message
@@ -185,6 +211,7 @@ class InFlight:
 
     def restore_outcomes(self, settlement: Settlement) -> None:
         """Queue the outcomes of a settlement that was not recorded again, before all others."""
+        settlement = self.leave_out_reused(settlement)
         self._delivered = [i for i in settlement.delivered if i in self.entries] + self._delivered
         self._failures = [f for f in settlement.failures if f.message_id in self.entries] + self._failures
         self._returned = [i for i in settlement.returned if i in self.entries] + self._returned

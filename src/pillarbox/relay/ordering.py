@@ -639,8 +639,8 @@ class LaneOrdering:
 
     def confirm_claim(self, number: int, messages: Sequence[Message], *, strikes: int = 0) -> None:
         """Note that a claim is committed: the first of each key may be sent."""
-        get = self._in_flight.entries.get
-        entries = [entry for message in messages if (entry := get(message.id)) is not None]
+        find = self._in_flight.find
+        entries = [entry for message in messages if (entry := find(message)) is not None]
         if entries:
             self._in_flight.assign_claim(number, entries, strikes=strikes)
             # Something may have returned since these were read, and must come before them: then they return too.
@@ -818,10 +818,10 @@ class LaneOrdering:
 
     def mark_delivered(self, messages: Iterable[Message]) -> None:
         """Queue acknowledged messages to be recorded, and let the next of their keys go at once."""
-        entries, keys, strikes, done = self._in_flight.entries, self._keys, self._strikes, []
+        find, keys, strikes, done = self._in_flight.find, self._keys, self._strikes, []
         for message in messages:
             message_id = message.id
-            entry = entries.get(message_id)
+            entry = find(message)
             if entry is None or entry.stage is not _SENT:
                 continue
             entry.stage = _DONE
@@ -837,7 +837,7 @@ class LaneOrdering:
 
     def mark_failed(self, message: Message, failure: FailedOutcome) -> None:
         """Queue a failure to be recorded: the message closes or waits. Its key stands still until that is done."""
-        entry = self._in_flight.entries.get(message.id)
+        entry = self._in_flight.find(message)
         if entry is None or entry.stage is not _SENT:
             return
         if failure.spends:
@@ -856,7 +856,7 @@ class LaneOrdering:
 
     def mark_unsent(self, message: Message) -> None:
         """Queue the rest of a run again, from this message on: the transport did not try it, and nothing failed."""
-        entry = self._in_flight.entries.get(message.id)
+        entry = self._in_flight.find(message)
         if entry is not None and entry.stage is _SENT and message.key is not None:
             self._admit(self._end_run(self._keys[message.key], after=message.id - 1))
 
@@ -873,7 +873,7 @@ class LaneOrdering:
     def mark_returned(self, messages: Iterable[Message]) -> None:
         """Return messages that were not delivered through no fault of theirs, with all that is queued behind them."""
         for message in messages:
-            entry = self._in_flight.entries.get(message.id)
+            entry = self._in_flight.find(message)
             if entry is not None and entry.stage is _SENT:
                 entry.stage = _READY
                 if message.key is not None:
@@ -883,7 +883,7 @@ class LaneOrdering:
     def add_strikes(self, messages: Iterable[Message]) -> None:
         """Count a strike against each message: a connection broke while they were being sent."""
         for message in messages:
-            if (entry := self._in_flight.entries.get(message.id)) is not None:
+            if (entry := self._in_flight.find(message)) is not None:
                 entry.strikes += 1
                 self._strikes[identify(message)] = entry.strikes
 
@@ -986,6 +986,7 @@ class LaneOrdering:
 
     def confirm_settlement(self, settlement: Settlement) -> None:
         """Note that outcomes are recorded durably: stopped keys go on, and what returned can be read again."""
+        settlement = self._in_flight.leave_out_reused(settlement)
         self._release_delivered(settlement.delivered)
         for message_id in settlement.returned:
             if (entry := self._release(message_id)) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from proof.simulation.checker import DeliveryChecker, FailureChecker, Promise
 
 
 def row(id: int, key: str | None = "k", destination: str = "a") -> Message:
-    return replace(sample(key=key, destination=destination), id=id)
+    return replace(sample(key=key, destination=destination), id=id, message_id=UUID(int=id))
 
 
 def violations(deliveries: DeliveryChecker) -> list[Promise]:
@@ -49,6 +50,22 @@ def test_what_was_moved_may_come_late_to_where_it_was_taken_from() -> None:
     takes(deliveries, 1)
     deliveries.record_delivery("b", row(1), 0.0)
     assert violations(deliveries) == []
+
+
+def test_another_message_under_a_committed_id_is_a_ghost() -> None:
+    deliveries = checker_with(row(1))
+    deliveries.record_delivery("a", replace(row(1), message_id=UUID(int=7)), 0.0)
+    assert violations(deliveries) == [Promise.GHOST]
+
+
+def test_what_the_store_lost_may_still_arrive_and_its_id_is_another_messages() -> None:
+    deliveries = checker_with(row(1), row(2))
+    deliveries.forget([row(2)])
+    takes(deliveries, 2)
+    again = replace(row(2), message_id=UUID(int=7))
+    deliveries.record_commit([again])
+    deliveries.record_delivery("a", again, 0.0)
+    assert violations(deliveries) == [Promise.OUT_OF_ORDER], "1 is still owed"
 
 
 # --- order ---

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pillarbox.contracts.store import Cursor, ReadResult, Settlement
-from pillarbox.message import Waits
+from pillarbox.message import Message, Waits
 from pillarbox.relay.ordering import LaneOrdering
 from tests.support.lanes.lane_bench import Bench, failed, retry
 from tests.support.lanes.lane_table import row
@@ -140,6 +140,64 @@ def test_another_message_under_the_id_of_one_in_hand_is_noticed() -> None:
     assert bench.ordering.reused_lanes == set()
     assert bench.read(other).take == []
     assert bench.ordering.reused_lanes == {0, 1}
+
+
+def reuse_id() -> tuple[Bench, Message, Message]:
+    """A lane that was dropped while a message was being sent, and taken anew with another message of that id."""
+    first, other = row(1, "a"), replace(row(1, "b"), message_id=UUID(int=7))
+    bench = Bench()
+    bench.take(first)
+    assert bench.send() == [1]
+    bench.ordering.drop([0])
+    bench.ordering.grant(0)
+    bench.take(other)
+    assert bench.send() == [1]
+    return bench, first, other
+
+
+def test_a_late_answer_is_not_that_of_another_message_with_its_id() -> None:
+    """It would be recorded as delivered, and its destination never got it."""
+    bench, first, other = reuse_id()
+    bench.ordering.mark_delivered([first])
+    bench.ordering.mark_failed(first, retry(first))
+    bench.ordering.mark_unsent(first)
+    bench.ordering.mark_returned([first])
+    bench.ordering.add_strikes([first])
+    assert not bench.ordering.has_outcomes
+    assert not bench.ordering.has_strikes
+    bench.ordering.mark_delivered([other])
+    assert bench.settle().message_ids == {1: other.message_id}
+
+
+def test_a_late_claim_is_not_that_of_another_message_with_its_id() -> None:
+    first, other = row(1, "a"), replace(row(1, "b"), message_id=UUID(int=7))
+    bench = Bench()
+    early = bench.read(first)
+    bench.ordering.drop([0])
+    bench.ordering.grant(0)
+    bench.read(other)
+    bench.claim(early)
+    assert bench.send() == []
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_late_settlement_is_not_that_of_another_message_with_its_id(is_recorded: bool) -> None:
+    first, other = row(1, "a"), replace(row(1, "b"), message_id=UUID(int=7))
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.ordering.mark_delivered([first])
+    settlement, _ = bench.ordering.next_settlement(100)
+    bench.ordering.drop([0])
+    bench.ordering.grant(0)
+    bench.take(other)
+    bench.send()
+    if is_recorded:
+        bench.ordering.confirm_settlement(settlement)
+    else:
+        bench.ordering.abort_settlement(settlement)
+    assert bench.ordering.is_in_flight(other)
+    assert not bench.ordering.has_outcomes
 
 
 def test_another_message_under_an_id_released_meanwhile_is_taken() -> None:

@@ -99,7 +99,7 @@ __all__ = ["PostgresStore", "Snapshot", "build_small_read"]
 _NEVER: Final = 2**63 - 1
 log: Final = logging.getLogger("pillarbox.store")
 _MARKS_ABOVE: Final = (
-    "%d lanes of %s are marked as done with beyond the last id that was drawn: the sequence went back, by a restore or "
+    "%d lanes of %s are marked as done with beyond ids that were drawn later: the sequence went back, by a restore or "
     "a failover that lost commits. The marks are removed; run `pillarbox schema verify`."
 )
 _SQL_ASCII: Final = (
@@ -325,7 +325,7 @@ class PostgresStore:
         return {partition: done_to for partition, done_to, is_above in rows if not is_above}
 
     async def _remove_marks(self, connection: Connection) -> None:
-        """Remove the marks above the last id that was drawn, of whoever's lanes."""
+        """Remove the marks that the sequence went back below, of whoever's lanes."""
         removed = await connection.fetch(self._sql["lanes_unmark"], self._names.table("outbox"))
         if removed:
             log.warning(_MARKS_ABOVE, len(removed), ", ".join(sorted({row[0] for row in removed})))

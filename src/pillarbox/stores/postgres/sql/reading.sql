@@ -158,20 +158,24 @@ select case when has_sequence_privilege(counter, 'select,usage') then pg_sequenc
   from (select pg_get_serial_sequence($1, 'id')::regclass::oid as counter) c
 
 -- name: lanes_done
--- Where the first read of a lane may begin, and whether the mark is above the last id that was drawn: then the sequence
--- went back. Marks of a server that had come further than this one do not count. $1 destination, $2 partitions, $3 table
+-- Where the first read of a lane may begin, and whether the sequence went back below the mark: the mark is above the last
+-- id that was drawn, or above the id of the first message of a transaction that began after the mark was made.
+-- Marks of a server that had come further than this one do not count. $1 destination, $2 partitions, $3 table
 select l.partition, l.done_to,
        has_sequence_privilege(s.counter, 'select,usage') and l.done_to > coalesce(pg_sequence_last_value(s.counter), 0)
+       or l.done_to >= (select id from pillarbox_outbox where tx >= l.done_tx and waits is null order by tx, id + 0 limit 1)
   from pillarbox_lane l
  cross join (select pg_get_serial_sequence($3, 'id')::regclass::oid as counter) s
  where l.destination = $1 and l.partition = any($2::smallint[]) and l.done_to > 0
    and l.done_tx <= pg_snapshot_xmax(pg_current_snapshot())
 
 -- name: lanes_unmark
--- Removes marks above the last id that was drawn. Once the sequence has passed them, they would skip messages. $1 table
+-- Removes marks that the sequence went back below. Once it has passed them, they would skip messages. $1 table
 update pillarbox_lane l set done_to = 0, done_tx = null
   from (select pg_get_serial_sequence($1, 'id')::regclass::oid as counter) s
- where has_sequence_privilege(s.counter, 'select,usage') and l.done_to > coalesce(pg_sequence_last_value(s.counter), 0)
+ where l.done_to > 0
+   and (has_sequence_privilege(s.counter, 'select,usage') and l.done_to > coalesce(pg_sequence_last_value(s.counter), 0)
+        or l.done_to >= (select id from pillarbox_outbox where tx >= l.done_tx and waits is null order by tx, id + 0 limit 1))
 returning l.destination, l.partition
 
 -- name: inspect_server

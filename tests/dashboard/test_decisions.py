@@ -207,6 +207,22 @@ def test_bands_are_pauses_and_outages_that_touch_the_window() -> None:
     assert list_bands(journal[:3], since=NOW - 35 * MINUTE) == []
 
 
+def test_an_outage_lasts_until_its_last_reporter_says_or_shows_its_end() -> None:
+    """A relay that died, or lost its lease, never wrote that the destination recovered: the band stood for weeks."""
+    journal = [
+        entry(Action.OUTAGE, -50, by="relay-1"),
+        entry(Action.OUTAGE, -49, by="relay-2"),
+        entry(Action.RECOVERED, -48, by="relay-3"),
+        entry(Action.RECOVERED, -47, by="relay-2"),
+        entry(Action.TOOK_OVER, -45, by="relay-3", detail="3 lanes of relay relay-4, relay-5"),
+        entry(Action.TOOK_OVER, -44, by="relay-3", detail="3 lanes of relay relay-1", destination="mail"),
+        entry(Action.TOOK_OVER, -40, by="relay-3", detail="3 lanes of relay relay-1"),
+    ]
+    (lasts,) = list_bands(journal[:-1], since=NOW - 60 * MINUTE)
+    (ended,) = list_bands(journal, since=NOW - 60 * MINUTE)
+    assert (lasts.end, ended.end) == (None, NOW - 40 * MINUTE)
+
+
 def test_a_sparkline_reaches_from_the_bottom_to_the_top() -> None:
     assert draw_sparkline([0, 5, 10], width=100, height=22) == ["0.0,21.0 50.0,11.0 100.0,1.0"]
     assert draw_sparkline([], width=100, height=22) == []

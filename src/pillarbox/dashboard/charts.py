@@ -17,6 +17,7 @@ __all__ = [
     "WINDOWS",
     "Band",
     "ChartWindow",
+    "Outages",
     "build_chart",
     "draw_sparkline",
     "list_backlogs",
@@ -138,24 +139,53 @@ def draw_sparkline(values: Sequence[float | None], *, width: int, height: int) -
 
 # --- bands ---
 
-BAND_ACTIONS: Final = (Action.PAUSED, Action.RESUMED, Action.OUTAGE, Action.RECOVERED)
-_OPENS: Final = {Action.PAUSED: "pause", Action.OUTAGE: "outage"}
-_CLOSES: Final = {Action.RESUMED: "pause", Action.RECOVERED: "outage"}
+BAND_ACTIONS: Final = (Action.PAUSED, Action.RESUMED, Action.OUTAGE, Action.RECOVERED, Action.TOOK_OVER)
+
+
+class Outages:
+    """Outages that last, by destination and the relay that reported each. It is given the journal line by line.
+
+    An outage ends for a relay when it writes so, or when another one takes its lanes over: a relay that died, or lost
+    its lease, writes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[str, dict[str, JournalEntry]] = defaultdict(dict)
+
+    def follow(self, entry: JournalEntry) -> None:
+        """Take the next line."""
+        reported = self._reported[entry.destination]
+        match entry.action:
+            case Action.OUTAGE:
+                reported.setdefault(entry.by, entry)
+            case Action.RECOVERED:
+                reported.pop(entry.by, None)
+            case Action.TOOK_OVER:
+                for relay in [one for one in reported if one in (entry.detail or "")]:
+                    del reported[relay]
+
+    def find_first(self, destination: str) -> JournalEntry | None:
+        """Return the earliest line of an outage of this destination that lasts."""
+        return next(iter(self._reported[destination].values()), None)
 
 
 def list_bands(journal: Sequence[JournalEntry], *, since: datetime, pauses: Sequence[Pause] = ()) -> list[Band]:
-    """Pair the lines that open and close a pause or an outage. Of several relays' outages the first opens the band.
+    """Pair the lines that open and close a pause or an outage.
 
-    A pause that is in force has a band even if its line in the journal is gone.
+    Of several relays' outages the first opens the band, and the end of the last closes it. A pause that is in force has
+    a band even if its line in the journal is gone.
     """
     open_bands: dict[tuple[str, str], Band] = {}
     bands: list[Band] = []
+    outages = Outages()
     for entry in sorted(journal, key=lambda one: one.at):
-        if (kind := _OPENS.get(entry.action)) is not None:  # type: ignore[call-overload]
+        outages.follow(entry)
+        kind = "pause" if entry.action in (Action.PAUSED, Action.RESUMED) else "outage"
+        if entry.action in (Action.PAUSED, Action.OUTAGE):
             band = Band(destination=entry.destination, kind=kind, start=entry.at, end=None, by=entry.by,
                         reason=entry.reason or entry.error or entry.detail or "")  # fmt: skip
             open_bands.setdefault((entry.destination, kind), band)
-        elif (kind := _CLOSES.get(entry.action)) is not None:  # type: ignore[call-overload]
+        elif kind == "pause" or outages.find_first(entry.destination) is None:
             started = open_bands.pop((entry.destination, kind), None)
             if started is not None:
                 bands.append(msgspec.structs.replace(started, end=entry.at))

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import msgspec
 
-from pillarbox.contracts.store import Action, BlockedKeyCount, JournalEntry, LaneBacklog, Registry
+from pillarbox.contracts.store import BlockedKeyCount, JournalEntry, LaneBacklog, Registry
 from pillarbox.dashboard.actions import FormError
-from pillarbox.dashboard.charts import WINDOWS
+from pillarbox.dashboard.charts import WINDOWS, Outages
 from pillarbox.dashboard.conditions import Subject, build_line, merge_alerts
 from pillarbox.dashboard.formatting import describe_retry, name_relay
 from pillarbox.dashboard.overview import find_window
@@ -72,12 +72,10 @@ def find_breaker(one: DestinationStatus, journal: Sequence[JournalEntry]) -> Bre
         return Breaker(state="unknown")
     if one.reachable == one.relays:
         return Breaker(state="closed")
-    outages = [entry for entry in journal if entry.action in (Action.OUTAGE, Action.RECOVERED)]
-    opened = None
-    for entry in reversed(outages):
-        if entry.action == Action.RECOVERED:
-            break
-        opened = entry
+    outages = Outages()
+    for entry in journal:
+        outages.follow(entry)
+    opened = outages.find_first(one.name)
     return Breaker(
         state="open" if not one.reachable else "partly open",
         since=None if opened is None else opened.at,

@@ -39,6 +39,7 @@ _PROBE_CANDIDATES: Final = 32
 """Most messages that are claimed for a probe. One of them is sent: another each time, lest the first fail every one."""
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 2.0
+_NOT_WATCHED: Final = "the relay that reported the outage has stopped"
 ASIDE_INTERVAL: Final = 30.0
 """Seconds after which writes that the store refused are tried again: a person may have removed the cause."""
 
@@ -194,6 +195,12 @@ class DestinationState:
             self.telemetry.on_recovered(self.name)
             self._write_line(Action.RECOVERED, "it answers again")
         return was_open
+
+    def end_outage(self) -> None:
+        """Note in the journal that this relay reports an outage no longer, because it stops: nobody else would."""
+        if self._is_down:
+            self._is_down = False
+            self._write_line(Action.RECOVERED, _NOT_WATCHED)
 
     def _write_line(self, action: Action, detail: str) -> None:
         if self._note is not None:

@@ -462,6 +462,10 @@ class Relay:
         )
         if is_behind:
             await self._mark_lanes(lease)
+        for pipeline in self._pipelines.values():
+            pipeline.state.end_outage()
+        if self._journal is not None:
+            await self._journal.run_once()
         await self._leave_registry(lease)
 
     async def _mark_lanes(self, lease: Lease) -> None:

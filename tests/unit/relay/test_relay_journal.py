@@ -61,6 +61,20 @@ async def test_an_outage_and_its_end_are_one_line_each() -> None:
     assert "secret" not in (lines[0].detail or "")
 
 
+async def test_a_relay_that_stops_in_an_outage_writes_its_end() -> None:
+    store, down = MemoryStore(), MemoryTransport()
+    down.go_down()
+    relay = Relay(store, [Destination(lambda: down, DestinationSettings(name="billing"))], settings=RelaySettings())
+
+    async def list_actions() -> list[str]:
+        return [line.action for line in await store.journal(messages=False) if line.destination == "billing"]
+
+    async with asyncio.timeout(20), relay:
+        while Action.OUTAGE not in await list_actions():  # noqa: ASYNC110 - the memory store has no event for it
+            await asyncio.sleep(0.01)
+    assert await list_actions() == [Action.OUTAGE, Action.RECOVERED]
+
+
 async def test_a_line_that_the_store_does_not_take_is_dropped() -> None:
     class Away(MemoryStore):
         async def note(self, action: str, **options: object) -> None:

@@ -15,7 +15,12 @@ from pillarbox.cloudevents import from_message
 from pillarbox.contracts.store import FailedOutcome, InboxCount, OpenClaim
 from pillarbox.message import State, Waits
 from pillarbox.operations.monitor import Status
-from pillarbox.operations.prometheus import PrometheusConsumerTelemetry, PrometheusTelemetry, StatusCollector
+from pillarbox.operations.prometheus import (
+    PrometheusConsumerTelemetry,
+    PrometheusTelemetry,
+    StatusCollector,
+    StoresTelemetry,
+)
 from pillarbox.testing.samples import sample
 from tests.unit.test_monitor import destination
 
@@ -83,6 +88,24 @@ def test_outages_are_forgotten_with_a_lost_lease() -> None:
     assert found["outbox_breaker_open", ("billing",)] == found["outbox_blocked_addresses", ("billing",)] == 0
     telemetry.on_address_blocked("billing", "a", reason="full", is_missing=False)
     assert samples(telemetry)["outbox_blocked_addresses", ("billing",)] == 1
+
+
+def test_outages_are_forgotten_with_a_relay_that_stopped_or_starts_again() -> None:
+    """The relay of a store may be started again, as where its file was replaced, or be gone with its tenant."""
+    served = {"orders": True, "billing": True}
+    stores = StoresTelemetry(lambda: served)
+    for name in served:
+        stores.get(name).on_breaker_opened("mail", reason="away", seconds=1.0)
+        stores.get(name).on_address_blocked("mail", "a", reason="full", is_missing=False)
+
+    def find(gauge: str) -> list[float]:
+        return [value for (name, _), value in samples(stores).items() if name == gauge]
+
+    assert (find("outbox_breaker_open"), find("outbox_blocked_addresses")) == ([1, 1], [1, 1])
+    stores.get("orders").on_started("relay", relay_id="r")
+    assert (find("outbox_breaker_open"), find("outbox_blocked_addresses")) == ([0, 1], [0, 1])
+    del served["billing"]
+    assert (find("outbox_breaker_open"), find("outbox_blocked_addresses")) == ([0, 0], [0, 0])
 
 
 def test_the_breaker_is_a_gauge() -> None:

@@ -112,6 +112,12 @@ class PrometheusTelemetry(Telemetry, Collector):
         self._blocked[destination] -= 1
 
     def on_lease_lost(self, *, reason: str) -> None:
+        self.forget_outages()
+
+    def on_started(self, relay: str, *, relay_id: str) -> None:
+        self.forget_outages()
+
+    def forget_outages(self) -> None:
         """Forget outages with everything else: a relay that starts again knows of none, and reports no end of them."""
         self._open.update(dict.fromkeys(self._open, False))
         for destination in self._blocked:
@@ -188,7 +194,10 @@ class StoresTelemetry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        for child in list(self._own.values()):
+        served = self._stores()
+        for name, child in list(self._own.items()):
+            if name not in served and name != OTHERS:
+                child.forget_outages()  # its relay has stopped, and reports no end of them
             _merge(families, child.collect())
         for name, status in self._statuses.items():
             if self._choose_label(name) == OTHERS:

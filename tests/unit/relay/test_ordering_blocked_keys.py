@@ -377,3 +377,22 @@ def test_a_key_goes_on_after_a_delivery_that_was_set_aside_and_then_recorded() -
     bench.settle()
     bench.read()
     assert ids(bench.due(waiting(2, Waits.RETRY)).take) == [2]
+
+
+def test_a_key_goes_on_after_a_failure_that_was_set_aside_and_then_recorded() -> None:
+    """While it is set aside its key stands still, and it is unsettled all the time: it counts once too."""
+    bench = Bench()
+    ordering, first = bench.ordering, row(1, "a")
+    bench.take(first, row(2, "a"))
+    assert bench.send() == [1]
+    ordering.mark_failed(first, failed(first))
+    refused, _ = ordering.next_settlement(10)
+    ordering.set_aside(1, refused)
+    assert bench.send() == []
+    ordering.retry_aside()
+    assert [failure.message_id for failure in bench.settle().failures] == [1]
+    assert bench.send() == [2]
+    ordering.mark_failed(row(2, "a"), retry(row(2, "a")))
+    bench.settle()
+    bench.read()
+    assert ids(bench.due(waiting(2, Waits.RETRY)).take) == [2]

@@ -18,7 +18,7 @@ from pillarbox.message import Message
 from pillarbox.redaction import redact_line
 from pillarbox.relay.breaker import AddressBreakers, Breaker, BreakerState
 from pillarbox.relay.journal import Note
-from pillarbox.relay.lease import Lease
+from pillarbox.relay.lease import Lease, StoreFailures
 from pillarbox.relay.ordering import LaneOrdering
 from pillarbox.relay.outcome_policy import OutcomePolicy
 from pillarbox.relay.settings import DestinationSettings
@@ -69,6 +69,8 @@ class DestinationState:
         self.telemetry = telemetry
         self.dice = dice
         self._note = note
+        self.failed_reads: Final = StoreFailures(clock)
+        self.failed_writes: Final = StoreFailures(clock)
         self.breaker = Breaker()
         self.addresses = AddressBreakers()
         self.may_probe = False
@@ -279,6 +281,7 @@ class DestinationState:
         while True:
             try:
                 await write()
+                self.failed_writes.end()
                 return True
             except Fenced as error:
                 self.drop_lanes(error.partitions)
@@ -287,6 +290,7 @@ class DestinationState:
                 raise
             except StoreError as error:
                 self.telemetry.on_store_failed(what, error)
+                self.failed_writes.note(error)
                 if not isinstance(error, StoreUnavailable):
                     backoff.slow_down()
             if not self.may_act():

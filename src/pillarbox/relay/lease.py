@@ -9,8 +9,9 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from pillarbox.clock import Clock
+from pillarbox.errors import StoreError
 
-__all__ = ["Lease", "LoopProgress"]
+__all__ = ["Lease", "LoopProgress", "StoreFailures"]
 
 _LONGEST_PAUSE: Final = 1.0
 _PAUSE_STEP: Final = 0.01
@@ -111,3 +112,27 @@ class LoopProgress:
         finally:
             self._is_waiting = False
             self._last_turn = self._clock.monotonic()
+
+
+class StoreFailures:
+    """Since when one kind of call to the store fails, and why."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._error: StoreError | None = None
+
+    def note(self, error: StoreError) -> None:
+        """Note that a call failed."""
+        self._error = error
+        if self._since is None:
+            self._since = self._clock.monotonic()
+
+    def end(self) -> None:
+        """Note that a call succeeded."""
+        self._since = None
+
+    def check(self, *, within: float) -> None:
+        """Raise the last error, if calls have failed for so many seconds."""
+        if self._since is not None and self._error is not None and self._clock.monotonic() - self._since >= within:
+            raise self._error

@@ -18,7 +18,7 @@ from pillarbox.contracts.store import Action, Registry, RegistryDigestStore, Rel
 from pillarbox.errors import StoreError
 from pillarbox.message import PARTITIONS, SKIPPED_DESTINATION
 from pillarbox.relay.journal import Note
-from pillarbox.relay.lease import Lease, LoopProgress
+from pillarbox.relay.lease import Lease, LoopProgress, StoreFailures
 from pillarbox.relay.pipeline import Pipeline
 from pillarbox.relay.settings import RelaySettings
 from pillarbox.tasks import check_cancelled
@@ -193,14 +193,9 @@ class Rebalancer:
         self._telemetry = telemetry
         self._dice = dice or Random()  # noqa: S311 - no secret
         self._known = _KnownRegistry()
-        self._failed_since: tuple[float, StoreError] | None = None
-        """Since when the registry cannot be watched, and why."""
+        self.failures: Final = StoreFailures(clock)
+        """Of watching the registry."""
         self.progress = LoopProgress(clock)
-
-    def check_failing(self, *, within: float) -> None:
-        """Raise why the registry cannot be watched, if that has lasted for so many seconds."""
-        if self._failed_since is not None and self._clock.monotonic() - self._failed_since[0] >= within:
-            raise self._failed_since[1]
 
     async def run(self) -> None:
         is_first = True
@@ -209,12 +204,10 @@ class Rebalancer:
             with self.progress.wait_for_store():
                 try:
                     await self.run_once()
-                    self._failed_since = None
+                    self.failures.end()
                 except StoreError as error:
                     self._telemetry.on_store_failed("watching the registry", error)
-                    self._failed_since = (
-                        (self._clock.monotonic(), error) if not self._failed_since else (self._failed_since[0], error)
-                    )
+                    self.failures.note(error)
             await asyncio.sleep(self._draw_wait(is_first=is_first))
             is_first = False
 

@@ -143,8 +143,10 @@ class Reader:
             return False
         try:
             found = await self._read_all()
+            state.failed_reads.end()
         except StoreError as error:
             state.telemetry.on_store_failed("reading", error)
+            state.failed_reads.note(error)
             self._cursor = None  # its connection may be broken
             await asyncio.sleep(self._backoff.shortest)
             found = False

@@ -499,7 +499,13 @@ class Relay:
             await self._duties_done.wait()
         while not all(pipeline.is_idle for pipeline in self._pipelines.values()):
             await asyncio.sleep(_IDLE_INTERVAL)
-            rebalancer.check_failing(within=self._settings.lease.total_seconds())
+            states = [pipeline.state for pipeline in self._pipelines.values()]
+            watched = [
+                rebalancer.failures,
+                *(failures for one in states for failures in (one.failed_reads, one.failed_writes)),
+            ]
+            for failures in watched:
+                failures.check(within=self._settings.lease.total_seconds())
         self.stop()
         await asyncio.Event().wait()  # a service that ends would end the others before they are drained
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -133,27 +133,33 @@ async def _stop_under_an_idle_relay(server: PrivatePostgres, logins: Logins, cap
         assert len(lines) < 15, [one.getMessage() for one in lines]
 
 
-class _NoRegistry:
-    """A store whose registry cannot be watched, once a relay is in it."""
+class _Locked:
+    """A store some calls of which fail, once a relay is in it."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, calls: Collection[str]) -> None:
         self._store = store
+        self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("registry", "registry_digest", "requests"):
-            return self._fail
-        return getattr(self._store, name)
+        return self._fail if name in self._calls else getattr(self._store, name)
 
     async def _fail(self, *_: object, **__: object) -> None:
-        raise StoreUnavailable("the registry is locked")
+        raise StoreUnavailable("the table is locked")
 
 
-async def test_once_ends_with_the_reason_if_the_registry_cannot_be_watched_for_a_lease(scene: Scene) -> None:
-    store: Any = _NoRegistry(scene.open_store())
+@pytest.mark.parametrize(
+    "calls",
+    [("registry", "registry_digest", "requests"), ("read",), ("claim",), ("settle",)],
+    ids=lambda calls: calls[0],
+)
+async def test_once_ends_with_the_reason_if_the_store_fails_a_call_for_a_lease(
+    scene: Scene, calls: Collection[str]
+) -> None:
+    store: Any = _Locked(scene.open_store(), calls)
     await scene.put((1, "a"))
     relay = Relay(
         store, [Destination(Script, DestinationSettings(name="sink"))], settings=scene.quick(lease=SHORT_LEASE)
     )
     async with asyncio.timeout(60):
-        with pytest.raises(StoreUnavailable, match="the registry is locked"):
+        with pytest.raises(StoreUnavailable, match="the table is locked"):
             await relay.run(once=True)

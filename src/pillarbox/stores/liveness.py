@@ -33,6 +33,9 @@ _OPTIONS: Final = (
 
 _LEAST_LIMIT: Final = 3.0
 _LEAST_HEARTBEAT_LIMIT: Final = 1.0
+"""Seconds that a server may take for an answer, however short the lease is."""
+_LEAST_LONGEST: Final = 9.0
+"""Seconds that it may take at least after late answers. A repeat must fit into a lease too."""
 _CALM: Final = 60.0
 """Seconds without a slow answer after which the limit is what it was at first."""
 
@@ -40,8 +43,9 @@ _CALM: Final = 60.0
 class AnswerLimit:
     """Seconds within which the server should answer a relay.
 
-    A late answer doubles the limit for a while, up to `longest`: a server that is only slow gets its time. Calls that
-    waited beside each other double it once: a firewall that forgets a connection forgets all of them.
+    A call without an answer doubles the limit for a while, up to `longest`: a server that is only slow gets its time.
+    Calls that waited beside each other double it once: a firewall that forgets a connection forgets all of them. Where
+    no slow answer follows, it was a connection that was dropped, and the while is short: the next may be dropped soon.
     """
 
     def __init__(self, seconds: float, *, longest: float) -> None:
@@ -50,11 +54,12 @@ class AnswerLimit:
         self._seconds = self._first
         self._slow_at = float("-inf")
         self._doubled_at = float("-inf")
+        self._has_slow_answers = False
 
     def get(self, now: float) -> float:
         """Return the limit for a call that begins now."""
-        if now - self._slow_at > _CALM:
-            self._seconds = self._first
+        if now - self._slow_at > (_CALM if self._has_slow_answers else 2 * self._seconds):
+            self._seconds, self._has_slow_answers = self._first, False
         return self._seconds
 
     def double(self, now: float, *, began_at: float) -> None:
@@ -67,12 +72,12 @@ class AnswerLimit:
     def note(self, seconds: float, now: float) -> None:
         """Note an answer. While some are slower than the first limit, the limit does not go back."""
         if seconds > self._first:
-            self._slow_at = now
+            self._slow_at, self._has_slow_answers = now, True
 
 
 def limit_answers(lease: float, *, timeout: float) -> AnswerLimit:
-    """Return the limit of what a relay asks with a lease of so many seconds, except heartbeats."""
-    return AnswerLimit(max(_LEAST_LIMIT, lease / 3), longest=timeout)
+    """Return the limit of what a relay asks with a lease of so many seconds, except heartbeats: less than a lease."""
+    return AnswerLimit(max(_LEAST_LIMIT, lease / 3), longest=min(max(_LEAST_LONGEST, 0.9 * lease), timeout))
 
 
 def limit_heartbeats(lease: float, *, timeout: float) -> AnswerLimit:

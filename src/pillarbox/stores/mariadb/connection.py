@@ -71,7 +71,6 @@ _BEGIN_READ: Final = (
     "start transaction with consistent snapshot, read only",
 )
 _BEGIN_WRITE: Final = ("start transaction",)
-"""Seconds that a server may take for an answer to a relay, however short its lease is."""
 _CLOSE_TIMEOUT: Final = 2.0
 _CLOSE_STEP: Final = 0.01
 _NOT_OPEN: Final = "The MariaDB store is not open; call open() first."

@@ -109,7 +109,6 @@ _REFUSED_SETTING: Final = "startup parameter"
 """What a pooler says of a setting that it cannot keep for one client."""
 
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that a server may take for an answer to a relay, however short its lease is."""
 
 
 class LentPool:

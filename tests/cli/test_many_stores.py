@@ -112,6 +112,29 @@ async def test_once_ends_with_0_when_all_were_served(tenants: Tenants, endpoint:
     assert len(endpoint.taken) == 3
 
 
+async def test_once_ends_with_1_when_messages_of_one_of_them_wait_for_what_is_down(
+    tenants: Tenants, endpoint: Endpoint
+) -> None:
+    tenants.configure(away=False)
+    tenants.publish("orders", 3)
+    await endpoint.stop()
+    ran = await tenants.run("relay", "--once")
+    assert (ran.code, "3 messages wait for what is down or paused: hooks" in ran.err) == (1, True), ran.err
+
+
+async def test_once_ends_with_3_when_a_row_of_the_directory_is_no_tenant(tenants: Tenants, endpoint: Endpoint) -> None:
+    directory = f"sqlite:///{tenants.folder}/orders.db"
+    query = "select 'orders' union select 'no/name'"
+    (tenants.folder / "pillarbox.toml").write_text(
+        f'[tenants]\nstore = "sqlite:///{tenants.folder}/{{tenant}}.db"\ndirectory = "{directory}"\n'
+        f'query = "{query}"\n[destinations.hooks]\nurl = "{endpoint.url}?allow_private=true"\n'
+    )
+    tenants.publish("orders", 3)
+    ran = await tenants.run("relay", "--once")
+    assert (ran.code, len(endpoint.taken)) == (3, 3)
+    assert "'no/name' is no name of a tenant" in ran.err
+
+
 async def test_status_has_a_line_for_each_and_the_exit_code_of_the_reason(tenants: Tenants) -> None:
     tenants.publish("orders", 7)
     ran = await tenants.run("status")

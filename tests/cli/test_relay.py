@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
-from pillarbox.cli.relay import describe_open
-from pillarbox.contracts.store import Count, Phase, PhaseCount
-from pillarbox.message import State
+from pillarbox.cli.relay import OutageTracker, _count_waiting, describe_open
+from pillarbox.contracts.store import Count, Phase, PhaseCount, Selection
+from pillarbox.contracts.writer import Insert
+from pillarbox.message import Names, State, Waits
+from pillarbox.stores.memory import MemoryStore
+from pillarbox.testing.samples import sample
 from tests.support.cli.program import RunResult, forbid_imports, pillarbox
 from tests.support.cli.relay_process import start_relay
 from tests.support.cli.shop import Shop
@@ -227,6 +231,20 @@ def test_what_is_open_has_its_reason() -> None:
         "b: 5 because this relay does not serve it",
         "down: 1 failed: see `pillarbox failures`",
     ]
+
+
+async def test_what_waits_for_a_blocked_address_of_a_destination_is_counted_too() -> None:
+    """The others of the destination got through. Those that wait were tried, and are due at a later time."""
+    outages, store = OutageTracker(), MemoryStore()
+    with store.transaction() as tx:
+        tx.insert(Insert(names=Names(), messages=[sample(destination="hooks", key=None) for _ in range(3)]))
+    first, second, _ = await store.find(Selection(), limit=3)
+    for one in (first, second):
+        store.data.put(replace(one, waits=Waits.RETRY, attempts=0, last_error="its address takes nothing"))
+    outages.on_address_blocked("hooks", "/a", reason="missing", is_missing=True)
+    assert await _count_waiting(store, outages, {"hooks"}) == 2
+    outages.on_address_unblocked("hooks", "/a")
+    assert await _count_waiting(store, outages, {"hooks"}) == 0
 
 
 async def test_once_ends_with_one_when_messages_wait_for_what_is_paused(shop: Shop, endpoint: Endpoint) -> None:

@@ -300,6 +300,22 @@ async def test_what_was_read_from_a_lost_server_marks_nothing_on_the_next(
     assert (await read(store, None))[0] == [301, 302]
 
 
+async def test_what_was_read_in_an_earlier_session_marks_nothing_in_the_next(store: PostgresStore, admin: Any) -> None:
+    """The next server may have drawn the ids again: an earlier one of them may belong to an open transaction."""
+    relay_id = await own(store)
+    await admin.execute(INSERT, 2_000, 3)
+    await admin.execute("delete from pillarbox_outbox where id < 2000")
+    await read(store, None)
+    await store.mark_lanes(relay_id)
+    await admin.execute("delete from pillarbox_outbox")
+    await admin.execute("select setval(pg_get_serial_sequence('pillarbox_outbox', 'id'), 300)")
+    store._database.session = object()  # as with a new connection, after a failover
+    await admin.execute(INSERT, 1_800, 3)
+    await admin.execute("delete from pillarbox_outbox")
+    await store.mark_lanes(relay_id)
+    assert await list_done(admin) == {0}
+
+
 async def test_no_mark_is_written_to_another_server_than_was_read(store: PostgresStore, admin: Any) -> None:
     """The server may change between the statement that finds lanes and the one that marks them."""
     await own(store)

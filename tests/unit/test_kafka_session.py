@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from pillarbox.brokers.held_bytes import HeldBytes
 from pillarbox.brokers.kafka.encoding import ConsumedRecord
 from pillarbox.brokers.kafka.offsets import PartitionProgress
+from pillarbox.brokers.kafka.poller import ConsumerPoller
 from pillarbox.brokers.kafka.receiver import ConsumerSession
 from pillarbox.errors import TransportUnavailable
 
@@ -55,3 +58,16 @@ async def test_what_waits_when_a_membership_ends_is_not_held() -> None:
     assert held.size == 0
     with pytest.raises(TransportUnavailable, match="it was closed"):
         await session.receive(1)
+
+
+async def test_a_poller_forgets_what_it_fetched_of_a_lost_partition() -> None:
+    """Nothing raises the mark of such a partition any more: its records would take the room of others for ever."""
+    poller = object.__new__(ConsumerPoller)  # without the thread, and without a client
+    ours, lost = PartitionProgress("orders", 0, mark=0), PartitionProgress("orders", 1, mark=0)
+    poller._loop, poller._callbacks = asyncio.get_running_loop(), build(HeldBytes())
+    poller._partitions = {("orders", 0): ours, ("orders", 1): lost}
+    poller._fetched = [record(lost, 0), record(ours, 0)]
+    poller._settling = []
+    poller._on_lost(None, [TopicPartition("orders", 1)])
+    assert [(one.progress, one.offset) for one in poller._fetched] == [(ours, 0)]
+    assert (lost.is_assigned, list(poller._partitions)) == (False, [("orders", 0)])

@@ -105,6 +105,7 @@ def test_a_login_without_a_colon_may_be_a_token(url: str, shown: str) -> None:
         ("refused hunter2hunter", ["hunter2", "hunter2hunter"], "refused ***"),
         ("refused hunter2hunter", ["hunter2hunter", "hunter2"], "refused ***"),
         ("abcdefgh", ["abcdef", "cdefgh"], "***"),
+        ("x abcdefgh y", ["abcdefgh", "cdef"], "x *** y"),
         ("x abcdabcd y", ["abcd"], "x ****** y"),
         ("aaaaaa", ["aaaa"], "***"),
         ("abc stays", ["abc", ""], "abc stays"),
@@ -112,6 +113,12 @@ def test_a_login_without_a_colon_may_be_a_token(url: str, shown: str) -> None:
 )
 def test_secrets_that_overlap_leave_nothing_of_each_other(text: str, secrets: list[str], shown: str) -> None:
     assert hide_secrets(text, secrets) == shown
+
+
+@pytest.mark.parametrize("value", ["env:NAME/hunter2", "file:/x|hunter2", "${A}hunter2", "env:1hunter2"])
+def test_a_value_in_a_text_that_only_begins_like_a_reference_is_hidden(value: str) -> None:
+    assert redact(f"give password={value}, then") == "give password=***, then"
+    assert redact("give password=env:NAME, then") == "give password=env:NAME, then"
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,19 @@ async def test_users_of_the_configuration_have_their_passwords_elsewhere() -> No
         build_authorize(settings, environ={"TOKEN": "s3cret-token"})
 
 
+async def test_a_proxy_of_the_configuration_names_users_with_its_own_role() -> None:
+    """The role of programs with the token is another setting."""
+    settings = DashboardSettings(
+        proxy_header="x-user", proxy_peers=["10.0.0.0/8"], proxy_role="reader", token="env:TOKEN", token_role="owner"
+    )
+    authorize = build_authorize(settings, environ={"TOKEN": "s3cret-token"})
+
+    assert authorize is not None
+    assert await find_user(authorize, scope("10.1.2.3", x_user="ann")) == User("ann", Role.READER)
+    assert await find_user(authorize, scope("192.168.0.1", x_user="ann")) is None
+    assert await find_user(authorize, scope(authorization="Bearer s3cret-token")) == User("token", Role.OWNER)
+
+
 BAD_SETTINGS: list[Callable[[], DashboardSettings]] = [
     lambda: DashboardSettings(users=["ann:operator:hunter2-hunter2"]),
     lambda: DashboardSettings(users=["ann"]),

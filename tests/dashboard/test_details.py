@@ -202,6 +202,21 @@ async def test_a_failed_message_of_an_inbox_is_found_by_its_source_too(memory: O
     assert missing.status_code == 404
 
 
+async def test_a_look_at_the_payload_of_an_inbox_is_journalled_if_that_is_wanted(
+    memory: OpenStore, build_client: Build
+) -> None:
+    failed = Fail(names=Names(), consumer="invoices", source="/shop", message_id="m", attempts=3, error="no",
+                  message=to_incoming(sample()))  # fmt: skip
+    await memory.writer.execute(failed)
+    path = "/orders/inbox/payload?consumer=invoices&message_id=m"
+
+    assert (await build_client(memory).get(path)).status_code == 200
+    assert not await memory.store.journal(actions=["payload_viewed"], messages=False)
+    assert (await build_client(memory, journal_payloads=True).get(path)).status_code == 200
+    (entry,) = await memory.store.journal(actions=["payload_viewed"], messages=False)
+    assert (entry.by, entry.destination, entry.detail) == ("ann", "inbox:invoices", "/shop m")
+
+
 # --- relays and activity ---
 
 

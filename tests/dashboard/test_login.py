@@ -13,7 +13,7 @@ import pytest
 from pillarbox.cli.dashboard import open_browser
 from pillarbox.contracts.store import InboxSelection
 from pillarbox.dashboard import Dashboard, Role, basic_auth
-from pillarbox.dashboard.access import Authorize
+from pillarbox.dashboard.access import Authorize, Scope, find_user
 from pillarbox.dashboard.app import ROUTES, Endpoint
 from pillarbox.dashboard.login import UrlLogin
 from pillarbox.stores.memory import MemoryStore
@@ -209,3 +209,20 @@ def test_every_get_that_is_journalled_is_marked() -> None:
         return route.path.endswith("/payload")
 
     assert [describe(one) for one in ROUTES if one.has_effect] == [describe(one) for one in ROUTES if is_payload(one)]
+
+
+@pytest.mark.parametrize(("client", "host"), [("10.0.0.7", "127.0.0.1"), ("127.0.0.1", "evil.example")])
+async def test_the_right_token_from_another_machine_or_for_another_name_is_nobodys(client: str, host: str) -> None:
+    login = UrlLogin("ann")
+    token = login.add_token("").partition("=")[2]
+
+    def scope(client: str, host: str) -> Scope:
+        headers = [(b"host", host.encode()), (b"authorization", f"Bearer {token}".encode())]
+        query = f"token={token}".encode()
+        return {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": (client, 1),
+                "query_string": query}  # fmt: skip
+
+    assert await find_user(login, scope("127.0.0.1", "127.0.0.1:8471")) is not None
+    assert login.exchange(scope("127.0.0.1", "127.0.0.1:8471")) is not None
+    assert await find_user(login, scope(client, host)) is None
+    assert login.exchange(scope(client, host)) is None

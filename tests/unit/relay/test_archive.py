@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,23 @@ async def test_each_day_has_its_files_with_a_line_for_each_message(tmp_path: Pat
     assert [json.loads(line)["id"] for line in lines] == [1, 2]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert list(read_archive(tmp_path / "archive")) == messages
+
+
+async def test_a_file_is_flushed_to_disk_before_it_has_its_name_and_its_folder_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the archive took is deleted next: a crash of the machine must not lose it."""
+    flushed: list[tuple[str, bool]] = []
+    flush = os.fsync
+
+    def note(descriptor: int) -> None:
+        flush(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        flushed.append(("folder" if os.path.isdir(path) else Path(path).suffix, bool(list(tmp_path.rglob("*.gz")))))
+
+    monkeypatch.setattr(os, "fsync", note)
+    await JsonLinesArchive(tmp_path / "archive")([closed(1)])
+    assert flushed == [(".partial", False), ("folder", True), ("folder", True)]
 
 
 @contextmanager

@@ -107,7 +107,97 @@ async def test_with_others_a_send_that_broke_makes_earlier_witnesses_too_old() -
     assert await place.settle() == []
 
 
+@pytest.mark.parametrize(("missing", "struck"), [(False, 1), (True, 0)])
+async def test_a_connection_that_breaks_over_a_missing_address_makes_nobody_suspect(missing: bool, struck: int) -> None:
+    """A broker closes the connection, or the channel, over an exchange that is not there."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, None, None)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    state.ordering.reopen()
+    messages = await claim_next(state, limit=2)
+    transport = MemoryTransport()
+    await transport.open()
+    refused = Outcome(False, "no such exchange", not_now=missing, missing=missing)
+
+    async def send(messages: Sequence[Message]) -> Sequence[Outcome]:
+        return [refused, Outcome(False, "the connection broke", lost=True)]
+
+    transport.send = send  # type: ignore[method-assign]
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    sender.send_ready()
+    await sender.finish(within=60)
+    assert [state.ordering.count_strikes(one.id) for one in messages] == [0, struck]
+
+
+class _Addressed(MemoryTransport):
+    """Answers with these outcomes in turn, and has one address."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        super().__init__()
+        self.features = replace(self.features, addresses=True, runs=False)
+        self._outcomes = list(outcomes)
+
+    def get_address(self, message: Message) -> str:
+        return "/a"
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        return [self._outcomes.pop(0) for _ in messages]
+
+
+async def _send_addressed(*outcomes: Outcome) -> DestinationState:
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, *[None] * len(outcomes))
+    state = build_state(store, clock)
+    state.policy.has_addresses = True
+    await grant(state, 0)
+    state.ordering.reopen()
+    await claim_next(state, limit=len(outcomes))
+    transport = _Addressed(*outcomes)
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    sender.send_ready()
+    await sender.finish(within=60)
+    return state
+
+
+@pytest.mark.parametrize("missing", [True, False])
+async def test_an_address_that_is_missing_is_blocked_by_the_first_refusal(missing: bool) -> None:
+    state = await _send_addressed(Outcome(False, "it takes nothing", not_now=True, missing=missing))
+    assert state.addresses.is_blocked("/a") is missing
+
+
+async def test_a_message_waits_for_as_long_as_its_own_answer_asks_though_its_address_is_probed_before() -> None:
+    missing = Outcome(False, "no queue", not_now=True, missing=True)
+    state = await _send_addressed(missing, replace(missing, retry_after=timedelta(hours=1)))
+    settlement, _ = state.ordering.next_settlement(10)
+    first, second = (failure.delay or timedelta(0) for failure in settlement.failures)
+    assert first < timedelta(minutes=5)
+    assert second >= timedelta(hours=1)
+
+
 # --- outages ---
+
+
+async def test_sends_that_were_under_way_when_the_breaker_opened_do_not_open_it_again() -> None:
+    """Each would double the time for which the destination is not tried."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, None, None, None)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    state.ordering.reopen()
+    await claim_next(state, limit=3)
+    transport = MemoryTransport(batch=1)
+    await transport.open()
+    transport.hang()
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    sender.send_ready()
+    await asyncio.sleep(0)
+    transport.go_down()
+    await sender.finish(within=60)
+    assert state.breaker.opened == 1
 
 
 class _Answers(MemoryTransport):

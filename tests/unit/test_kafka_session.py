@@ -68,6 +68,7 @@ async def test_a_poller_forgets_what_it_fetched_of_a_lost_partition() -> None:
     poller._partitions = {("orders", 0): ours, ("orders", 1): lost}
     poller._fetched = [record(lost, 0), record(ours, 0)]
     poller._settling = []
-    poller._on_lost(None, [TopicPartition("orders", 1)])
+    client: Any = None
+    poller._on_lost(client, [TopicPartition("orders", 1)])
     assert [(one.progress, one.offset) for one in poller._fetched] == [(ours, 0)]
     assert (lost.is_assigned, list(poller._partitions)) == (False, [("orders", 0)])

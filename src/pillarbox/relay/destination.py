@@ -60,8 +60,7 @@ class DestinationState:
         has_runs: bool = False,
         note: Note | None = None,
     ) -> None:
-        self.settings = settings
-        self.name = settings.name
+        self.settings, self.name = settings, settings.name
         self.store = store
         self.lease = lease
         self.policy = policy
@@ -69,8 +68,7 @@ class DestinationState:
         self.telemetry = telemetry
         self.dice = dice
         self._note = note
-        self.failed_reads: Final = StoreFailures(clock)
-        self.failed_writes: Final = StoreFailures(clock)
+        self.failed_reads, self.failed_writes = StoreFailures(clock), StoreFailures(clock)
         self.breaker = Breaker()
         self.addresses = AddressBreakers()
         self.may_probe = False

@@ -55,5 +55,6 @@ class QuietPhase:
         if not env.deliveries.taken[self._destination, good.id]:
             text = f"{good.id} waits behind a bad message of another key at {self._destination}"
             env.deliveries.report(Promise.DELAYED, env.timeline.now, text)
-        env.brokers[self._destination].end_quiet()
+        for broker in env.brokers.values():  # the bad one may have gone on to a dead-letter destination
+            broker.end_quiet()
         self.is_done = True

@@ -11,6 +11,7 @@ import pytest
 from pillarbox.config import Config, read_outbox_section
 from pillarbox.errors import ConfigError
 from pillarbox.operations.configuration import read_thresholds
+from pillarbox.relay.addresses import check_store_name
 from pillarbox.relay.configuration import (
     read_destinations,
     read_process_section,
@@ -19,6 +20,7 @@ from pillarbox.relay.configuration import (
 )
 from tests.support.configs import load
 
+CONFIGURATION = Path(__file__).parents[2] / "docs" / "configuration.md"
 READERS: dict[str, Callable[[Config], Any]] = {
     "relay": lambda config: (read_relay_section(config), read_process_section(config), read_sharing_section(config)),
     "destinations.NAME": read_destinations,
@@ -69,3 +71,14 @@ def test_a_value_is_taken(tmp_path: Path, section: str, key: str, value: str) ->
 def test_a_value_is_refused(tmp_path: Path, section: str, key: str, value: str) -> None:
     with pytest.raises(ConfigError):
         read(tmp_path, section, key, value)
+
+
+@pytest.mark.parametrize("name", ["a", "2026", "_x", "a.b-c", "a" * 63, "a" * 64, "-a", ".a", "a b", ""])
+def test_names_of_stores_are_as_the_page_says(name: str) -> None:
+    said = "A NAME is 1 to 63 letters, digits, `_`, `.` and `-`, and begins with a letter, a digit or `_`."
+    assert said in CONFIGURATION.read_text("utf-8")
+    if name in ("a", "2026", "_x", "a.b-c", "a" * 63):
+        assert check_store_name(name) == name
+    else:
+        with pytest.raises(ConfigError):
+            check_store_name(name)

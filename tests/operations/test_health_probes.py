@@ -363,7 +363,9 @@ async def test_an_address_that_is_taken_is_said(served: Served, tmp_path: Path) 
         host="127.0.0.1",
         port=served.server.port,
     )
-    with pytest.raises(ConfigError, match="cannot be served"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be served at .*: choose another address, or stop what listens there"
+    ):
         second.start()
 
 

@@ -139,8 +139,11 @@ class WebServer:
             family, _, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
             self._listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         except OSError as error:
+            # "Address already in use (while attempting to bind on …)" says the address once more.
+            reason = (error.strerror or str(error)).partition(" (while ")[0]
             raise ConfigError(
-                f"{self._what} cannot be served at {self.host}:{self.port}: {error.strerror or error}."
+                f"{self._what} cannot be served at {self.host}:{self.port} ({reason}): choose another address, or stop "
+                "what listens there."
             ) from error
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]

@@ -161,9 +161,12 @@ def explain_empty_batch(selection: Selection, found: Sequence[tuple[int, State]]
     refused = f"Message {message_id} is {state.value} and cannot be {action.value}"
     if action is Action.DEFERRED and state is State.PENDING:
         raise IllegalTransition(f"{refused}: it waits behind an earlier message of its key. Defer that one.")
+    target = State.DISCARDED if action is Action.DISCARDED else State.PENDING
     eligible = " or ".join(state.value for state in _ELIGIBLE[action])
     hint = " Give a skipped one a destination to go to." if state is State.SKIPPED else ""
-    raise IllegalTransition(f"{refused}: only what is {eligible}, and not claimed by a relay, can.{hint}")
+    raise IllegalTransition(
+        f"{refused} (become {target.value}): only what is {eligible}, and not claimed by a relay, can.{hint}"
+    )
 
 
 def list_purged_statuses(*, failed: bool) -> list[tuple[str, bool | None]]:

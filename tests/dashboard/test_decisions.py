@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -255,6 +256,19 @@ def test_backlogs_of_the_running_step_are_known_for_all_destinations_or_for_none
 
     chart = build_chart(rollups, now=NOW, window=WINDOWS["1h"])
     assert {name: values[-1] for name, values in chart["backlog"].items()} == known  # type: ignore[attr-defined]
+
+
+def test_a_backlog_of_nothing_is_not_known_in_the_first_step_of_a_destination() -> None:
+    rollups = [Rollup(minute=NOW.replace(second=0), destination="billing", backlog=0)]
+    gone = [Rollup(minute=NOW.replace(second=0) - 20 * MINUTE, destination="gone", backlog=4)]
+    kept = [Rollup(minute=NOW.replace(second=0) - n * MINUTE, destination="mail", backlog=0) for n in (0, 1)]
+
+    def find_last(*found: Rollup) -> dict[str, int | None]:
+        chart: Any = build_chart(found, now=NOW, window=WINDOWS["1h"])
+        return {name: values[-1] for name, values in chart["backlog"].items()}
+
+    assert find_last(*rollups) == {"billing": None}
+    assert find_last(*gone, *kept) == {"gone": None, "mail": 0}
 
 
 def test_the_backlog_of_a_minute_without_a_row_is_unknown() -> None:

@@ -102,10 +102,15 @@ def _build_backlogs(
         ]
         for name in names
     }
-    if any(not values[-1] and any(values[-2:-1]) for values in backlogs.values()):
+    if any(_is_early(values[-2], values[-1]) for values in backlogs.values()):
         for values in backlogs.values():
-            values[-1] = None  # nobody may have looked yet in the step that runs
+            values[-1] = None
     return backlogs
+
+
+def _is_early(before: int | None, running: int | None) -> bool:
+    """Return whether nobody may have looked yet in the step that runs: a relay's row says 0 until it has."""
+    return bool(before) if running is None else running == 0 and before != 0
 
 
 def list_backlogs(rollups: Iterable[Rollup], *, now: datetime, window: ChartWindow) -> dict[str, list[int | None]]:

@@ -81,9 +81,10 @@ function fillBelow(plot, values) {
 // While nobody points at a chart, its legend shows the latest values.
 function showLatest(plot) {
   const values = plot.data.slice(1);
-  let place = plot.data[0].length - 1;
-  while (place > 0 && values.every((one) => one[place] === null || one[place] === undefined)) place -= 1;
-  plot.setLegend({ idx: place }, false);
+  const last = plot.data[0].length - 1;
+  let place = last;
+  while (place >= 0 && values.every((one) => one[place] === null || one[place] === undefined)) place -= 1;
+  plot.setLegend({ idx: place < 0 ? last : place }, false);
 }
 
 // A value between two gaps is no line: it is drawn as a point.

@@ -72,3 +72,13 @@ async def test_a_poller_forgets_what_it_fetched_of_a_lost_partition() -> None:
     poller._on_lost(client, [TopicPartition("orders", 1)])
     assert [(one.progress, one.offset) for one in poller._fetched] == [(ours, 0)]
     assert (lost.is_assigned, list(poller._partitions)) == (False, [("orders", 0)])
+
+
+async def test_a_record_that_is_given_back_comes_again_before_the_later_ones() -> None:
+    session = build(HeldBytes())
+    progress = PartitionProgress("orders", 0, mark=0)
+    session.on_records([record(progress, 0), record(progress, 1)])
+    (first,) = await session.receive(1)
+    await session.give_back(first)
+    again = await session.receive(10)
+    assert [(one.offset, one.redelivered) for one in again] == [(0, True), (1, False)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,3 +134,10 @@ def test_a_value_that_only_begins_like_a_reference_is_hidden(value: str) -> None
 @pytest.mark.parametrize("value", ["env:NAME", "file:/run/secrets/x-1", "${NAME}"])
 def test_a_reference_is_shown(value: str) -> None:
     assert str(Secret(value)) == value
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_the_line_break_at_the_end_of_a_file_is_no_part_of_its_secret(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(f" hunter2 {ending}".encode())
+    assert Secret(f"file:{file}").read(option="token") == " hunter2 "

@@ -91,3 +91,17 @@ def test_a_key_has_an_eighth_of_the_window_and_a_quarter_where_it_goes_in_runs()
         for make in (SkipTransport, MemoryTransport)
     ]
     assert shares == [250, 500]
+
+
+def test_a_window_that_grows_during_a_probe_grows_afterwards() -> None:
+    """While a destination is down a few messages are read, of which one is sent: whatever the share of its store is."""
+    state, _ = _state()
+    state.resize(window=40, window_bytes=1_000)
+    state.open_breaker("no connection")
+    state.begin_probe()
+    probing = state.ordering.window
+    assert probing < 40
+    state.resize(window=80, window_bytes=1_000)
+    assert state.ordering.window == probing
+    state.resize(window=2, window_bytes=1_000)
+    assert state.ordering.window == 2

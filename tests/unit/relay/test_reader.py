@@ -34,7 +34,7 @@ from pillarbox.relay.destination import ASIDE_INTERVAL, DestinationState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.outcome_policy import OutcomePolicy
 from pillarbox.relay.polling import PollBackoff
-from pillarbox.relay.reader import Reader
+from pillarbox.relay.reader import Reader, _strikes_while_waiting
 from pillarbox.relay.sender import Sender
 from pillarbox.relay.settings import DestinationSettings
 from pillarbox.retry import DEFAULT_RETRY
@@ -853,3 +853,31 @@ async def test_what_could_be_neither_parked_nor_closed_is_tried_again_after_a_wh
     await reader.run_once()
     await reader.finish()
     assert [message.waits for message in await store.find(Selection(), limit=9)] == [Waits.PARKED]
+
+
+async def test_after_a_read_that_failed_every_lane_is_read_from_its_start() -> None:
+    """Its connection may have been to another server: a position may stand above what nobody has read."""
+    cursors: list[Cursor | None] = []
+
+    class Noting(_BreaksOnce):
+        async def read(self, destination: str, *, cursor: Cursor | None, **options: Any) -> ReadResult:
+            cursors.append(cursor)
+            return await super().read(destination, cursor=cursor, **options)
+
+    clock = FrozenClock()
+    store = Noting(clock=clock)
+    put(store, "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    reader = _reader(state)
+    for _ in range(2):
+        await reader.run_once()
+    await reader.finish()
+    assert store.is_broken
+    assert cursors[-1] is None
+
+
+@pytest.mark.parametrize(("strikes", "recorded"), [(0, 0), (1, 1), (2, 1), (3, 2)])
+def test_a_suspect_that_only_waits_keeps_its_strikes_through_a_takeover(strikes: int, recorded: int) -> None:
+    """The takeover adds one to what is recorded."""
+    assert _strikes_while_waiting(strikes) == recorded

@@ -61,3 +61,9 @@ def test_those_with_work_come_to_the_same_share(used: list[int]) -> None:
         shares = divide_window(WINDOW, {name: Demand(count, 0, True) for name, count in held.items()})
         held = {name: shares[name].messages for name in held}
     assert len(set(held.values())) == 1
+
+
+def test_what_is_free_goes_first_to_the_one_that_is_furthest_from_its_share() -> None:
+    demands = {"a": Demand(0, 0, wants=True), "b": Demand(1, 1, wants=True), "c": Demand(3, 3)}
+    shares = divide_window(Window(10, 10), demands)
+    assert {name: share.messages for name, share in shares.items()} == {"a": 4, "b": 3, "c": 1}

@@ -24,9 +24,9 @@ class _Relay:
 async def test_a_destination_that_had_work_a_moment_ago_keeps_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two batches it has nothing in flight, and a store with a flood would take its share each time."""
     now = 1_000.0
-    monkeypatch.setattr(relays.time, "monotonic", lambda: now)
+    monkeypatch.setattr("pillarbox.relay.relays.time.monotonic", lambda: now)
     served = relays._ServedStore(
-        "orders", parse_address("sqlite:///orders.db"), lambda *_: None, dice=random.Random(1), pace=1.0,  # type: ignore[arg-type, return-value]
+        "orders", parse_address("sqlite:///orders.db"), lambda *_: None, dice=random.Random(1), pace=1.0,  # type: ignore[arg-type]
         start_slots=asyncio.Semaphore(1),
     )  # fmt: skip
     assert served.measure_demand() == {}

@@ -139,6 +139,18 @@ def test_live_updates_wait_while_rows_are_chosen(browser: Browser) -> None:
         expect(page.locator("#tabs")).to_contain_text("pending 2")
 
 
+def test_an_empty_list_shows_what_comes_and_an_emptied_one_says_so(browser: Browser) -> None:
+    with Shop() as shop, open_page(browser) as page:
+        shop.call(shop.billing.go_down)
+        page.goto(f"{shop.address}messages?state=pending")
+        settle(page)
+        expect(page.locator("#empty")).to_have_text("Nothing waits")
+        shop.order(1, destinations=("billing",))
+        expect(page.locator("[data-tick]").first).to_be_visible()
+        shop.call(shop.billing.come_back)
+        expect(page.locator("#empty")).to_have_text("Nothing waits")
+
+
 def test_the_keyboard_goes_everywhere(browser: Browser, story: str) -> None:
     with open_page(browser) as page:
         page.goto(story)

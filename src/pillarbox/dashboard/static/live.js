@@ -27,10 +27,23 @@ function isBusy() {
   return countChosen() > 0 || Boolean(isTyping) || isSelecting || isOpen;
 }
 
+function listRegions(page) {
+  return [...page.querySelectorAll("[data-live][id]")].map((region) => region.id);
+}
+
+function reloadIfRegionsDiffer(event) {
+  // A list that was empty, or is empty now, has other regions than the page that is shown.
+  if (event.target.id !== "refresher" || event.detail.ctx.response.status !== 200) return;
+  const page = new DOMParser().parseFromString(event.detail.ctx.text, "text/html");
+  if (String(listRegions(page)) === String(listRegions(document))) return;
+  event.preventDefault();
+  location.reload();
+}
+
 function refresh() {
   // An empty store has another page than one with messages.
   if (document.querySelector("[data-reload]")) { location.reload(); return; }
-  const ids = [...document.querySelectorAll("[data-live][id]")].map((region) => region.id);
+  const ids = listRegions(document);
   const refresher = document.getElementById("refresher");
   if (!ids.length || !refresher || !window.htmx) return;
   refresher.setAttribute("hx-select-oob", ids.map((id) => `#${id}:outerMorph`).join(","));
@@ -105,6 +118,7 @@ export function watchStore() {
   stream();
   followJob();
   document.getElementById("live").addEventListener("click", toggleLive);
+  document.addEventListener("htmx:after:request", reloadIfRegionsDiffer);
   // What was held back while somebody worked is shown when the work is done.
   setInterval(() => { if (latest && latest.version !== shown) receive(latest); }, 1000);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !isPaused) { shown = null; } });

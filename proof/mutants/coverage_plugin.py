@@ -17,8 +17,8 @@ from coverage import Coverage
 __all__ = ["FOLDER", "TEST", "Line", "pytest_configure"]
 
 FOLDER: Final = "PILLARBOX_COVERING"
-TEST: Final = "PILLARBOX_COVERING_TEST"
-_STARTUP: Final = Path(__file__).with_name("startup")
+TEST: Final = "COVERING_TEST"
+"""Not one of Pillarbox: tests remove those from the environment of the programs that they start."""
 _SETTINGS: Final = """\
 [run]
 data_file = {folder}/data
@@ -51,7 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     own = place / f"tests-{os.getpid()}.ini"
     own.write_text(_SETTINGS.format(folder=place, concurrency="thread,greenlet", context=""))
     os.environ["COVERAGE_PROCESS_START"] = str(programs)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTUP), os.environ.get("PYTHONPATH")]))
     config.pluginmanager.register(_Notes(Coverage(config_file=str(own)), place), "covering-tests")
 
 

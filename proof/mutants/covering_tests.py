@@ -6,8 +6,10 @@ import fnmatch
 import os
 import subprocess
 import sys
+import sysconfig
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
@@ -45,7 +47,8 @@ def record(root: Path, folder: Path, *, jobs: int) -> None:
     """Run the whole suite and note which test runs which line. It takes twice as long as `make test`."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "proof.mutants.coverage_plugin", "-p", "no:cacheprovider"]
     environ = {**os.environ, FOLDER: str(folder)}
-    subprocess.run([*command, "-n", str(jobs), "--dist", "worksteal"], cwd=root, env=environ, check=False)
+    with _measured_programs():
+        subprocess.run([*command, "-n", str(jobs), "--dist", "worksteal"], cwd=root, env=environ, check=False)
     merged = CoverageData(basename=str(folder / "all"))
     for part in sorted(folder.glob("data.*")):
         data = CoverageData(basename=str(part))
@@ -53,6 +56,20 @@ def record(root: Path, folder: Path, *, jobs: int) -> None:
         merged.update(data)
         part.unlink()
     merged.write()
+
+
+@contextmanager
+def _measured_programs() -> Iterator[None]:
+    """Let every program of this environment measure itself if `coverage_plugin` asks for it.
+
+    PYTHONPATH would not do: tests start programs with an environment of their own.
+    """
+    startup = Path(sysconfig.get_path("purelib")) / "pillarbox-covering.pth"
+    startup.write_text("import coverage; coverage.process_startup()\n", encoding="utf-8")
+    try:
+        yield
+    finally:
+        startup.unlink(missing_ok=True)
 
 
 class CoveringTests:

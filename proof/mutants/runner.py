@@ -85,7 +85,8 @@ class _TestRun(msgspec.Struct, frozen=True):
     @property
     def failed_test(self) -> str:
         """The first test that failed, with its error."""
-        found = re.search(r"^(?:FAILED|ERROR) (.*)$", self.output, re.MULTILINE)
+        # The output has log lines too, and they may begin with ERROR.
+        found = re.search(r"^(?:FAILED|ERROR) (\S+\.py\b.*)$", self.output, re.MULTILINE)
         return found[1] if found else ""
 
 

@@ -91,6 +91,15 @@ def test_a_hang_is_no_catch() -> None:
     assert (caught.verdict, caught.timed_out) == (Verdict.CAUGHT, True)
 
 
+def test_a_log_line_of_an_error_is_not_the_test_that_noticed() -> None:
+    output = (
+        "ERROR    asyncio:base_events.py:1771 unhandled exception\n"
+        "FAILED tests/test_tinyshop.py::test_price[a b] - assert 1 == 2\n1 failed"
+    )
+    caught = judge(mutant("a price", "2 * min", "3 * min"), 1, output, seconds=1.0)
+    assert caught.detail == "tests/test_tinyshop.py::test_price[a b] - assert 1 == 2"
+
+
 def result(verdict: Verdict, *, number: int = 0) -> Result:
     return Result(mutant(f"break {number}", "a", "b"), verdict, "because")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from pillarbox.brokers.factory import receiver_from_url
 from pillarbox.brokers.kafka import KafkaReceiver, poller
@@ -341,6 +342,53 @@ async def test_any_record_comes(cluster: KafkaCluster) -> None:
 async def test_a_topic_that_is_not_there_is_named(cluster: KafkaCluster) -> None:
     with pytest.raises(TransportUnavailable, match=r"does not let the topic nowhere be read .* create it"):
         await receiver_at(cluster.url, topics="orders,nowhere", group="g", timeout="30s").open()
+
+
+class StuckClient:
+    """A real client that fails once and then never leaves its group, as librdkafka was seen to do."""
+
+    def __init__(self, client: Consumer) -> None:
+        self._client = client
+        self.left = threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def poll(self, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._FAIL, "it broke"))
+
+    def close(self) -> None:
+        self.left.wait()
+        self._client.close()
+
+
+async def test_a_client_that_never_leaves_its_group_ends_all_the_same(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for an answer of the client waited for ever."""
+    receiver = receiver_at(cluster.url, topics="orders", group="g", timeout="30s")
+    clients: list[StuckClient] = []
+    build = poller._build_consumer
+
+    def build_stuck(config: dict[str, Any], *, sanitize: Callable[[str], str]) -> StuckClient:
+        clients.append(StuckClient(build(config, sanitize=sanitize)))
+        return clients[-1]
+
+    monkeypatch.setattr(poller, "_build_consumer", build_stuck)
+    monkeypatch.setattr(poller, "_CLOSE_TIMEOUT", 0.2)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await receiver.open()
+            with pytest.raises(TransportUnavailable):
+                await receiver.receive(limit=1)
+            await receiver.close()
+    finally:
+        for client in clients:
+            client.left.set()
+        for thread in threading.enumerate():
+            if thread.name == "pillarbox-kafka-close":
+                thread.join()
+    assert len(clients) == 1
 
 
 async def test_nobody_there_is_said() -> None:

@@ -37,6 +37,7 @@ _MAX_UNREQUESTED: Final = 100
 """Partitions are also paused when so many records came without a request."""
 _COMMIT_RETRY: Final = 0.2
 _CLOSE_TIMEOUT: Final = 5.0
+"""For the last commits, and again for leaving the group."""
 _RETRIABLE_COMMIT_ERRORS: Final = frozenset(
     {
         KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID,
@@ -281,16 +282,29 @@ class ConsumerPoller:
             # A failed consumer commits nothing: its partitions may have another owner by now.
             if self._failure is None:
                 self._finish_commits()
-            self._is_closed = True
-            self._consumer.close()
         self._is_closed = True
-        for progress in self._partitions.values():
+        self._close_consumer()
+        for progress in list(self._partitions.values()):
             progress.is_assigned = False
         with suppress(Empty):
             while True:
                 self._run_command(self._commands.get_nowait())
         self._answer_settled()
         self._call_in_loop(self._callbacks.on_closed, self._failure or "it was closed")
+
+    def _close_consumer(self) -> None:
+        """Leave the group. librdkafka's call has no timeout and has hung before; callers would wait for it for ever."""
+        leaving = Thread(target=self._leave_group, daemon=True, name="pillarbox-kafka-close")
+        leaving.start()
+        leaving.join(_CLOSE_TIMEOUT)
+        if leaving.is_alive():
+            _log.warning(
+                "The kafka client did not leave its group within %g s. Its thread is left behind.", _CLOSE_TIMEOUT
+            )
+
+    def _leave_group(self) -> None:
+        with suppress(KafkaException, RuntimeError):
+            self._consumer.close()
 
     def _finish_commits(self) -> None:
         self._set_paused(True)

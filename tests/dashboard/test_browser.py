@@ -313,8 +313,10 @@ def test_rows_of_blocked_keys_are_no_taller_than_they_need(width: int, browser: 
         settle(page)
         rows = page.locator("#blocked tbody tr")
         assert rows.count() == 4
+        # On a phone a row is a block of at most seven lines of 22 pixels: fonts differ in where the error breaks.
+        limit = 45 if width > 400 else 7 * 22
         for row in rows.all():
-            assert row.bounding_box()["height"] < (45 if width > 400 else 150)  # type: ignore[index]
+            assert row.bounding_box()["height"] <= limit  # type: ignore[index]
 
 
 def test_legends_show_the_latest_values(browser: Browser, story: str) -> None:

@@ -138,7 +138,8 @@ class Relay:
         await relay.run()
 
     `store` is a URL or a `Store`. `destinations` are URLs by name, or `Destination` objects. In a URL `${NAME}` stands
-    for an environment variable. `labels` are shown in the registry, in place of those of the settings.
+    for an environment variable. `labels` are shown in the registry, in place of those of the settings. `origin` names
+    the store in the log; the default is its URL, or its class.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class Relay:
         labels: Mapping[str, str] | None = None,
         seed: int | None = None,
         sharing: Sharing = _ALONE,
+        origin: str | None = None,
     ) -> None:
         if isinstance(destinations, Mapping):
             from pillarbox.relay.configuration import destination_from_url
@@ -160,7 +162,9 @@ class Relay:
             destinations = [destination_from_url(name, url) for name, url in destinations.items()]
         destinations = _check_arguments(store, destinations, settings)
         self._store = open_store(store) if isinstance(store, str) else store
-        self._origin = str(parse_store_url(store)) if isinstance(store, str) else type(store).__name__
+        if origin is None:
+            origin = str(parse_store_url(store)) if isinstance(store, str) else type(store).__name__
+        self._origin = origin
         """Where it delivers from, without secrets."""
         self._destinations = {destination.settings.name: destination for destination in destinations}
         if not self._destinations:
@@ -213,12 +217,10 @@ class Relay:
         settings = read_relay_section(config).settings
         destinations = [one.build() for one in list_served_destinations(config)]
         url, names = read_store(config)
-        relay = cls(
+        return cls(
             open_store(url, names=names), destinations, settings=settings, clock=clock, telemetry=telemetry,
-            archive=archive,
+            archive=archive, origin=str(url),
         )  # fmt: skip
-        relay._origin = str(url)
-        return relay
 
     # --- from outside ---
 

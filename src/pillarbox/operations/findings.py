@@ -259,7 +259,7 @@ def find_unserved_destinations(counts: Sequence[Count], *, known: Collection[str
                 "which no living relay serves.",
                 why="They wait until somebody delivers them.",
                 fix=f"Configure [destinations.{name}]; or correct the name where it is published, and discard these "
-                f"with `pillarbox messages discard --destination {name}`.",
+                f"with `pillarbox messages discard --destination {name} --reason TEXT`.",
             )
 
 

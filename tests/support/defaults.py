@@ -109,7 +109,7 @@ ROWS: Final = (
     Default("alerts", "oldest_warning", "1m", "a message has been due for so long"),
     Default("alerts", "oldest_critical", "10m", "a message has been due for so long"),
     Default("alerts", "backlog_warning", 1_000, "so many messages are due, some for over `backlog_for`"),
-    Default("alerts", "backlog_critical", 10_000, "so many messages are due, some for over `backlog_for`"),
+    Default("alerts", "backlog_critical", 10_000, "so many messages are due, for however short a time"),
     Default("alerts", "backlog_for", "5m", "see above"),
     Default("alerts", "sending", "30m", "a batch has been claimed for so long"),
     Default("alerts", "stuck", "15m", "a batch that was claimed for so long is listed as stuck"),

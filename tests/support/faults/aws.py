@@ -74,7 +74,7 @@ class RunningAws(RunningBroker):
 class _Aws(BrokerUnderTest):
     def __init__(self, scheme: str, *, name: str, what: str) -> None:
         self.exempt = {
-            Fault.UNROUTABLE: f"A {what} that does not exist is an outage until somebody makes it, and nothing fails."
+            Fault.UNROUTABLE: f"Messages for a {what} that does not exist wait until somebody makes it, and none fails."
         }
         self.name = name
         self._scheme = scheme

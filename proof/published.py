@@ -45,6 +45,12 @@ PUBLISHED: Final = (
     Table("docs/mutants.md", "make mutants", ("src/pillarbox", "proof/mutants/areas")),
     Table("docs/mutants.md", "make mutants DRAW=300 SEED=7", ("src/pillarbox",)),
     Table("docs/simulation.md", "make simulate", ("src/pillarbox/relay", "proof/simulation")),
+    Table("docs/sizing.md", "make bench ONLY=sizing", (*_RELAY, "src/pillarbox/writers", "benchmarks/sizing.py")),
+    Table(
+        "docs/sizing.md",
+        "make simulate-membership",
+        ("src/pillarbox/relay/membership.py", "src/pillarbox/relay/lease.py", "proof/membership"),
+    ),
     Table("docs/support.md", "make test-servers", ("src/pillarbox/stores", "src/pillarbox/brokers")),
     Table("docs/transports/faults.md", "make fault-table", ("src/pillarbox/relay", "src/pillarbox/brokers")),
 )

@@ -51,12 +51,14 @@ __all__ = [
     "STORES",
     "STORE_UP",
     "STUCK",
+    "SUMMARY_EVERY",
     "SYSTEM",
     "TOPIC",
     "TYPE",
     "UNSENT",
     "CompositeTelemetry",
     "LoggingTelemetry",
+    "OutageLines",
     "Telemetry",
     "current_store",
     "in_store",
@@ -218,7 +220,7 @@ _MAX_LINES: Final = 3
 """Most lines about the tries of one send."""
 _MOST_TOPICS: Final = 1_000
 """Most topics without a route that are remembered, so that each is reported once."""
-_SUMMARY_EVERY: Final = 60.0
+SUMMARY_EVERY: Final = 60.0
 """Seconds between two lines about what was delivered, or about a store that is away."""
 
 
@@ -243,7 +245,7 @@ class LoggingTelemetry(Telemetry):
         self._summed_at = self._clock.monotonic()
         self._skipped: set[str] = set()
         """Topics without a route that were reported."""
-        self._away = _StoreAway(self._clock)
+        self._away = OutageLines("the store", log=log, clock=self._clock)
 
     def on_delivered(self, destination: str, messages: Sequence[Message]) -> None:
         if log.isEnabledFor(self._deliveries):
@@ -309,7 +311,7 @@ class LoggingTelemetry(Telemetry):
     def on_turn(self, *, is_last: bool = False) -> None:
         self._away.remind()
         now = self._clock.monotonic()
-        if not is_last and now - self._summed_at < _SUMMARY_EVERY:
+        if not is_last and now - self._summed_at < SUMMARY_EVERY:
             return
         for destination, (delivered, failed) in sorted(self._settled.items()):
             extra = _fields(destination) | {"delivered": delivered, "not_delivered": failed}
@@ -412,11 +414,16 @@ class LoggingTelemetry(Telemetry):
         log.warning("a tenant cannot be served, or tenants cannot be asked for: %s", redact_line(reason))
 
 
-class _StoreAway:
-    """Log lines about a store that is away: one when it goes, one a minute, one when it is back."""
+class OutageLines:
+    """Log lines about a store or a broker that is away: one when it goes, one a minute, one when it is back."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, subject: str, *, log: logging.Logger, clock: Clock, extra: Mapping[str, object] | None = None
+    ) -> None:
+        self._subject = subject
+        self._log = log
         self._clock = clock
+        self._extra = {} if extra is None else extra
         self._began_at: float | None = None
         """Since when it is away; None while it is there."""
         self._reported_at = 0.0
@@ -432,24 +439,31 @@ class _StoreAway:
         self._failures += 1
         if self._began_at is None:
             self._began_at = self._reported_at = now
-            log.warning("the store is away: %s failed, trying again: %s", what, reason, extra={"error": reason})
+            text = "%s is away: %s failed, trying again: %s"
+            self._log.warning(text, self._subject, what, reason, extra={**self._extra, "error": reason})
         else:
-            log.debug("%s failed, trying again: %s", what, reason, extra={"error": reason})
+            extra = {**self._extra, "error": reason}
+            self._log.debug("%s failed, trying again: %s", what, reason, extra=extra)
 
-    def note_answer(self) -> None:
-        """Note an answer. It is back when nothing failed between two of them: some calls may work, and others not."""
-        if self._began_at is not None and not self._is_failing:
+    def note_answer(self, *, is_only_call: bool = False) -> None:
+        """Note an answer. It is back when nothing failed between two of them: some calls may work, and others not.
+
+        One is enough where no other calls are made meanwhile.
+        """
+        if self._began_at is not None and (is_only_call or not self._is_failing):
+            text = "%s answers again after %.1f s, and %d failed calls"
             seconds = self._clock.monotonic() - self._began_at
-            log.warning("the store answers again after %.1f s, and %d failed calls", seconds, self._failures)
+            self._log.warning(text, self._subject, seconds, self._failures, extra=self._extra)
             self._began_at, self._failures = None, 0
         self._is_failing = False
 
     def remind(self) -> None:
         now = self._clock.monotonic()
-        if self._began_at is not None and now - self._reported_at >= _SUMMARY_EVERY:
+        if self._began_at is not None and now - self._reported_at >= SUMMARY_EVERY:
             self._reported_at = now
-            text = "the store is away for %.0f s, %d calls have failed: %s"
-            log.warning(text, now - self._began_at, self._failures, self._reason, extra={"error": self._reason})
+            text = "%s is away for %.0f s, %d calls have failed: %s"
+            values = (self._subject, now - self._began_at, self._failures, self._reason)
+            self._log.warning(text, *values, extra={**self._extra, "error": self._reason})
 
 
 class CompositeTelemetry(Telemetry):

@@ -249,6 +249,7 @@ class Consumer:
         # and what is given back while it still reads may come again at once.
         await self._receiver.close()
         self._unit.close()
+        self._telemetry.on_turn(self.name, is_last=True)
 
     # --- loops ---
 
@@ -281,13 +282,19 @@ class Consumer:
     async def _retry(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Repeat a call to the broker until it answers."""
         backoff = Backoff(first=_FIRST_WAIT, longest=_LONGEST_WAIT, dice=self._dice)
+        has_failed = False
         while True:
             check_cancelled()
             try:
-                return await call()
+                answer = await call()
             except TransportUnavailable as error:
+                has_failed = True
                 self._telemetry.on_broker_failed(self.name, error)
-            await asyncio.sleep(backoff.next_wait())
+                await asyncio.sleep(backoff.next_wait())
+            else:
+                if has_failed:
+                    self._telemetry.on_broker_answered(self.name)
+                return answer
 
     async def _run_redrives(self) -> None:
         """Take failed messages that a person redrove from the inbox, as if the broker had delivered them."""
@@ -297,6 +304,7 @@ class Consumer:
         while True:
             if not may_have_more:
                 await asyncio.sleep(self.settings.poll_interval.total_seconds())
+            self._telemetry.on_turn(self.name)
             may_have_more = False
             room = self.settings.prefetch - self._scheduler.active
             bytes_left = self.settings.pending_bytes - self._scheduler.size
@@ -309,6 +317,7 @@ class Consumer:
             taken = [message for message in pending if message.is_redriven]
             limit = room + len(taken)
             contents = await self._processor.take_redriven(limit=limit)
+            self._telemetry.on_store_answered(self.name)
             may_have_more = len(contents) >= limit
             size.learn([len(content) for content in contents])
             for content in contents:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final
 
+from pillarbox.clock import Clock, SystemClock
 from pillarbox.cloudevents import CloudEvent
 from pillarbox.contracts.receiver import FallbackIdentity
+from pillarbox.errors import TransportUnavailable
 from pillarbox.redaction import redact_error, redact_line
+from pillarbox.telemetry import SUMMARY_EVERY, OutageLines
 
 __all__ = ["CompositeConsumerTelemetry", "ConsumerTelemetry", "LoggingConsumerTelemetry", "log"]
 
@@ -48,6 +51,15 @@ class ConsumerTelemetry:
 
     def on_broker_failed(self, consumer: str, error: Exception) -> None:
         """The broker cannot be reached; the call is repeated."""
+
+    def on_store_answered(self, consumer: str) -> None:
+        """The database answered. Called about once per `poll_interval`."""
+
+    def on_broker_answered(self, consumer: str) -> None:
+        """The broker answered after it had failed."""
+
+    def on_turn(self, consumer: str, *, is_last: bool = False) -> None:
+        """About once per `poll_interval`, and once more when the consumer has finished."""
 
     def on_ended(self, consumer: str, error: BaseException) -> None:
         """A consumer that runs in the background of its block has ended with an error, and handles nothing more."""
@@ -110,6 +122,18 @@ class CompositeConsumerTelemetry(ConsumerTelemetry):
         for telemetry in self._telemetries:
             telemetry.on_broker_failed(consumer, error)
 
+    def on_store_answered(self, consumer: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_store_answered(consumer)
+
+    def on_broker_answered(self, consumer: str) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_broker_answered(consumer)
+
+    def on_turn(self, consumer: str, *, is_last: bool = False) -> None:
+        for telemetry in self._telemetries:
+            telemetry.on_turn(consumer, is_last=is_last)
+
     def on_ended(self, consumer: str, error: BaseException) -> None:
         for telemetry in self._telemetries:
             telemetry.on_ended(consumer, error)
@@ -132,20 +156,51 @@ class CompositeConsumerTelemetry(ConsumerTelemetry):
 
 
 class LoggingConsumerTelemetry(ConsumerTelemetry):
-    """Logs every call. The fields are in `extra`, where a JSON formatter finds them.
+    """Logs starts, outages and failures, and what was handled once a minute. Each message is logged at debug.
 
-    Of messages that no handler takes, the first of each type is a warning, and the others are logged at debug.
+    The fields are in `extra`, where a JSON formatter finds them. Of messages that no handler takes, the first of each
+    type is a warning. An outage is one line when it begins, one a minute, and one when it ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
         self._ignored: set[tuple[str, str]] = set()
+        self._counts: dict[str, list[int]] = {}
+        """Consumer to how many messages were handled and came again since the last summary."""
+        self._summed_at = self._clock.monotonic()
+        self._away: dict[tuple[str, str], OutageLines] = {}
+        """Outages of the broker and the database of each consumer."""
+
+    def on_turn(self, consumer: str, *, is_last: bool = False) -> None:
+        now = self._clock.monotonic()
+        if not is_last and now - self._summed_at < SUMMARY_EVERY:
+            return
+        for name, (handled, repeats) in sorted(self._counts.items()):
+            extra = {"consumer": name, "handled": handled, "repeats": repeats}
+            text = "%s handled %d in %.0f s" + (", and %d came again" if repeats else "")
+            log.info(text, name, handled, now - self._summed_at, *([repeats] if repeats else []), extra=extra)
+        self._counts.clear()
+        self._summed_at = now
+
+    def _count(self, consumer: str) -> list[int]:
+        return self._counts.setdefault(consumer, [0, 0])
+
+    def _outage(self, what: str, consumer: str) -> OutageLines:
+        known = self._away.get((what, consumer))
+        if known is None:
+            subject = f"the {what} of the consumer {consumer}"
+            known = OutageLines(subject, log=log, clock=self._clock, extra={"consumer": consumer})
+            self._away[what, consumer] = known
+        return known
 
     def on_handled(self, consumer: str, event: CloudEvent, *, seconds: float) -> None:
+        self._count(consumer)[0] += 1
         if log.isEnabledFor(logging.DEBUG):
             log.debug("handled %s", event.message_id, extra=_fields(consumer, event) | {"seconds": seconds})
 
     def on_duplicate(self, consumer: str, event: CloudEvent) -> None:
-        log.info("%s came again and was done already", event.message_id, extra=_fields(consumer, event))
+        self._count(consumer)[1] += 1
+        log.debug("%s came again and was done already", event.message_id, extra=_fields(consumer, event))
 
     def on_ignored(self, consumer: str, event: CloudEvent) -> None:
         fields = _fields(consumer, event)
@@ -178,19 +233,34 @@ class LoggingConsumerTelemetry(ConsumerTelemetry):
         log.warning("failed %s after %d attempts: %s", identity.message_id, attempts, error, extra=extra)
 
     def on_conflict(self, consumer: str, event: CloudEvent, *, error: str) -> None:
-        log.info("repeating %s: %s", event.message_id, error, extra=_fields(consumer, event) | {"error": error})
+        log.debug("repeating %s: %s", event.message_id, error, extra=_fields(consumer, event) | {"error": error})
 
     def on_store_failed(self, consumer: str, error: Exception) -> None:
-        reason = redact_error(error)
-        log.warning("the database is away, trying again: %s", reason, extra={"consumer": consumer, "error": reason})
+        self._note_failure("database", consumer, error, what="a transaction")
 
     def on_broker_failed(self, consumer: str, error: Exception) -> None:
+        if isinstance(error, TransportUnavailable):
+            self._note_failure("broker", consumer, error, what="a call")
+            return
         reason = redact_error(error)
-        log.warning("the broker is away, trying again: %s", reason, extra={"consumer": consumer, "error": reason})
+        text = "the receiver of the consumer %s failed: %s"
+        log.warning(text, consumer, reason, extra={"consumer": consumer, "error": reason})
+
+    def _note_failure(self, place: str, consumer: str, error: Exception, *, what: str) -> None:
+        outage = self._outage(place, consumer)
+        outage.note_failure(what, redact_error(error))
+        outage.remind()
+
+    def on_store_answered(self, consumer: str) -> None:
+        if ("database", consumer) in self._away:
+            self._outage("database", consumer).note_answer()
+
+    def on_broker_answered(self, consumer: str) -> None:
+        self._outage("broker", consumer).note_answer(is_only_call=True)
 
     def on_ended(self, consumer: str, error: BaseException) -> None:
         reason = redact_error(error)
-        log.critical("the consumer has ended: %s", reason, extra={"consumer": consumer, "error": reason})
+        log.critical("the consumer %s has ended: %s", consumer, reason, extra={"consumer": consumer, "error": reason})
 
     def on_started(self, consumer: str) -> None:
         log.info("the consumer %s runs", consumer, extra={"consumer": consumer})

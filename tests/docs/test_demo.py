@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pillarbox.cli.demo import demo
 from pillarbox.demo.report import format_progress, list_rows
 from pillarbox.demo.result import Result
 from pillarbox.demo.scenario import Progress
@@ -51,6 +52,12 @@ def test_lines_of_progress_on_the_page_have_the_real_words_and_a_growing_count()
 
 def test_every_field_of_the_result_is_on_the_page() -> None:
     assert [field.name for field in msgspec.structs.fields(Result) if f"`{field.name}`" not in DEMO] == []
+
+
+def test_every_option_of_the_demo_is_on_its_page() -> None:
+    rows = re.findall(r"^\| `(--[a-z]+)`", DEMO, re.MULTILINE)
+
+    assert set(rows) == {option for one in demo.params for option in one.opts}
 
 
 def mask(line: str) -> str:

@@ -310,8 +310,10 @@ async def test_the_log_says_that_relay_and_consumer_run_and_stop(store: Path, ca
     async with BackgroundRunner(lambda: Arrivals().relay(store), consumer), asyncio.timeout(_PATIENCE):
         while "the consumer billing runs" not in own_lines(caplog):  # noqa: ASYNC110 - it happens in a thread
             await asyncio.sleep(0.01)
-        assert [line for line in own_lines(caplog) if line.startswith("the relay from SqliteStore to local runs as ")]
-    ends = {"the consumer billing has stopped", "the relay from SqliteStore to local has stopped"}
+        assert [
+            line for line in own_lines(caplog) if line.startswith(f"the relay from sqlite:///{store} to local runs as ")
+        ]
+    ends = {"the consumer billing has stopped", f"the relay from sqlite:///{store} to local has stopped"}
     assert ends <= set(own_lines(caplog))
 
 

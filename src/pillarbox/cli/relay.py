@@ -170,7 +170,6 @@ class _Program:
             telemetry=CompositeTelemetry(
                 LoggingTelemetry(deliveries=self.deliveries), outages, *metrics, *_build_tracing()
             ),
-            origin=str(address),
         )
 
         async def run(once: bool) -> int:

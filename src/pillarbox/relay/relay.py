@@ -127,6 +127,13 @@ def _check_arguments(store: object, destinations: object, settings: object) -> l
     return listed
 
 
+def _describe_store(store: Store | str) -> str:
+    """Return the address of a store without secrets; the class of one from another package that tells none."""
+    if isinstance(store, str):
+        return str(parse_store_url(store))
+    return type(store).__name__ if type(store).__str__ is object.__str__ else str(store)
+
+
 class Relay:
     """Delivers every committed message of a store, in order per key, until stopped.
 
@@ -138,8 +145,7 @@ class Relay:
         await relay.run()
 
     `store` is a URL or a `Store`. `destinations` are URLs by name, or `Destination` objects. In a URL `${NAME}` stands
-    for an environment variable. `labels` are shown in the registry, in place of those of the settings. `origin` names
-    the store in the log; the default is its URL, or its class.
+    for an environment variable. `labels` are shown in the registry, in place of those of the settings.
     """
 
     def __init__(
@@ -154,7 +160,6 @@ class Relay:
         labels: Mapping[str, str] | None = None,
         seed: int | None = None,
         sharing: Sharing = _ALONE,
-        origin: str | None = None,
     ) -> None:
         if isinstance(destinations, Mapping):
             from pillarbox.relay.configuration import destination_from_url
@@ -162,9 +167,7 @@ class Relay:
             destinations = [destination_from_url(name, url) for name, url in destinations.items()]
         destinations = _check_arguments(store, destinations, settings)
         self._store = open_store(store) if isinstance(store, str) else store
-        if origin is None:
-            origin = str(parse_store_url(store)) if isinstance(store, str) else type(store).__name__
-        self._origin = origin
+        self._origin = _describe_store(store)
         """Where it delivers from, without secrets."""
         self._destinations = {destination.settings.name: destination for destination in destinations}
         if not self._destinations:
@@ -219,7 +222,7 @@ class Relay:
         url, names = read_store(config)
         return cls(
             open_store(url, names=names), destinations, settings=settings, clock=clock, telemetry=telemetry,
-            archive=archive, origin=str(url),
+            archive=archive,
         )  # fmt: skip
 
     # --- from outside ---

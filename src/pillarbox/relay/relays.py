@@ -344,7 +344,6 @@ class Relays:
             archive=self._archive,
             labels=self._labels,
             sharing=Sharing(pace=pace, rates=self._rates, duty_slots=self._duty_slots, first_window=_FIRST_WINDOW),
-            origin=str(address),
         )
 
     # --- loops over all stores ---

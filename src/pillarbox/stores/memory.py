@@ -128,6 +128,9 @@ class MemoryStore:
         self._keep = keep
         self._session = object()
 
+    def __str__(self) -> str:
+        return "memory://"
+
     @property
     def data(self) -> MemoryData:
         """The tables, for another store to share."""

@@ -114,6 +114,14 @@ def parse_store_url(text: str, *, environ: Mapping[str, str] = os.environ) -> St
     return msgspec.structs.replace(url, driver=_DRIVERS.get((match["driver"] or "").lower()))
 
 
+def format_address(url: str) -> str:
+    """Return the URL of a store for people: without secrets, and nothing of one that cannot be parsed."""
+    try:
+        return str(parse_store_url(url, environ={}))
+    except ConfigError:
+        return "an address that cannot be shown"
+
+
 def check_sqlite_url(url: StoreUrl, names: Names) -> None:
     """Raise `ConfigError` unless an SQLite URL can be opened: it names a file, and no schema is configured."""
     if names.schema is not None:

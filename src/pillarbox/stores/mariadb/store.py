@@ -38,6 +38,7 @@ from pillarbox.stores.sync_sql.database import Transaction as SyncTransaction
 from pillarbox.stores.sync_sql.rows import messages_from_rows, to_microseconds, to_time
 from pillarbox.stores.sync_sql.store import SyncSqlStore
 from pillarbox.stores.unreadable import clean_text
+from pillarbox.stores.urls import format_address
 
 __all__ = ["MariadbStore"]
 
@@ -78,6 +79,9 @@ class MariadbStore(SyncSqlStore[Database]):
         self._asleep.set()
         database = Database(url, names=self._names, clock=clock, connections=connections, timeout=timeout)
         super().__init__(database, name=self.features.name, keep=keep, reads_only=reads_only)
+
+    def __str__(self) -> str:
+        return format_address(self._url)
 
     async def read(
         self,

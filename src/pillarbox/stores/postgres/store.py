@@ -92,6 +92,7 @@ from pillarbox.stores.rules import (
 )
 from pillarbox.stores.sql import build_conditions
 from pillarbox.stores.unreadable import NO_TIME, decode_labels, is_key_of_lane
+from pillarbox.stores.urls import format_address
 from pillarbox.stores.waiting import DueSearch, split_by_key
 
 __all__ = ["PostgresStore", "Snapshot", "build_small_read"]
@@ -183,6 +184,9 @@ class PostgresStore:
         self._log = HandoffLog(self._database, self._sql, names=self._names)
 
     # --- lifecycle ---
+
+    def __str__(self) -> str:
+        return format_address(self._url)
 
     async def open(self) -> None:
         await self._database.open()

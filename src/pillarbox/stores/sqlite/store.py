@@ -94,6 +94,9 @@ class SqliteStore(SyncSqlStore[Database]):
         )
         super().__init__(database, name=self.features.name, keep=keep, reads_only=reads_only)
 
+    def __str__(self) -> str:
+        return f"sqlite:///{self._database.path}"
+
     async def read(
         self,
         destination: str,

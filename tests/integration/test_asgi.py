@@ -329,9 +329,9 @@ app = FastAPI(lifespan=lifespan(relay))
 """
 
 
-async def serve(folder: Path, *options: str, until: str) -> list[str]:
+async def serve(folder: Path, *options: str, until: str, app: str = UVICORN_APP) -> list[str]:
     """Start uvicorn as a person does; return what it prints, up to a line with these words and its end."""
-    (folder / "shop_app.py").write_text(UVICORN_APP)
+    (folder / "shop_app.py").write_text(app)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "uvicorn", "shop_app:app", "--port", "0", *options, cwd=folder,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -369,6 +369,31 @@ async def test_uvicorn_without_tables_ends_with_the_reason_and_few_lines(tmp_pat
     (line,) = [line for line in lines if "the relay from sqlite:///shop.db to broker does not start" in line]
     assert line.startswith("ERROR")
     assert "pillarbox schema install" in line
+
+
+MANY_APP = """
+from fastapi import FastAPI
+from pillarbox import Relays
+from pillarbox.integrations.asgi import lifespan
+
+def relays():
+    stores = {"orders": "sqlite:///orders.db", "billing": "sqlite:///billing.db"}
+    return Relays(stores, {"broker": "http://127.0.0.1:9/?allow_private=true"})
+
+app = FastAPI(lifespan=lifespan(relays))
+"""
+
+
+async def test_relays_of_many_stores_name_the_store_in_each_line(tmp_path: Path) -> None:
+    await open_schema(parse_store_url(f"sqlite:///{tmp_path / 'orders.db'}"), names=Names()).install()
+
+    lines = await serve(tmp_path, until="Uvicorn running", app=MANY_APP)
+
+    complete = next(place for place, line in enumerate(lines) if "startup complete" in line)
+    before = "".join(lines[:complete])
+    assert "INFO      [orders] the relay from sqlite:///orders.db to broker runs as " in before
+    assert "WARNING   [billing] serving the store billing failed, trying again: There is no SQLite file" in before
+    assert "INFO      the relay of 2 stores to broker has stopped\n" in lines
 
 
 async def test_a_service_with_logging_of_its_own_sees_each_line_once(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pillarbox.errors import ConfigError, PillarboxError, SchemaError, StoreForb
 from pillarbox.message import MAX_TEXT
 from pillarbox.redaction import format_traceback, redact_error
 from pillarbox.retry import Backoff
+from pillarbox.telemetry import current_store
 
 __all__ = ["BackgroundRunner", "ContextMiddleware", "Runnable", "lifespan"]
 
@@ -35,7 +36,10 @@ _CORRELATION_HEADERS: Final = (b"x-correlation-id", b"x-request-id")
 
 
 class Runnable(Protocol):
-    """A `Relay` or a `Consumer`. Its text is its name in the log; `is_started`, if it has one, holds the start up."""
+    """A `Relay`, `Relays` or a `Consumer`. Its text is its name in the log.
+
+    `is_started`, if it has one, holds the start up.
+    """
 
     async def run(self) -> None: ...
     def stop(self) -> None: ...
@@ -173,6 +177,15 @@ class BackgroundRunner:
                 runner.stop()
 
 
+class _LineFormat(logging.Formatter):
+    """Level and message, with the name of the store where a process serves several."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        store = current_store()
+        mark = "" if store is None else f"[{store}] "
+        return f"{record.levelname:<9} {mark}{record.message}"
+
+
 class _Output:
     """Shows the log of Pillarbox from info on, on stderr, while nothing else does.
 
@@ -187,7 +200,7 @@ class _Output:
         if self._log.hasHandlers() or self._log.level != logging.NOTSET:
             return
         self._handler = logging.StreamHandler()
-        self._handler.setFormatter(logging.Formatter("%(levelname)-9s %(message)s"))
+        self._handler.setFormatter(_LineFormat())
         # An application that sets its logging up later takes over.
         self._handler.addFilter(lambda _: not logging.getLogger().handlers)
         self._log.addHandler(self._handler)

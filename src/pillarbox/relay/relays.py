@@ -128,6 +128,7 @@ class Relays:
         self._probe: LoopProbe | None = None
         self._refused: tuple[str, ...] = ()
         self._directory_error: str | None = None
+        self._has_found = False
 
     @classmethod
     def from_config(
@@ -158,6 +159,18 @@ class Relays:
         )
 
     # --- from outside ---
+
+    def __str__(self) -> str:
+        count = len(self._stores.named)
+        stores = [f"{count} store{'' if count == 1 else 's'}"] if count else []
+        tenants = [] if self._stores.tenants is None else ["tenants"]
+        names = ", ".join(sorted(one.settings.name for one in self._destinations))
+        return f"relay of {' and '.join([*stores, *tenants])} to {names}"
+
+    @property
+    def is_started(self) -> bool:
+        """True once every store that was found at the start is served, or was tried and failed."""
+        return self._has_found and all(one.state != "starting" for one in self.stores)
 
     @property
     def health(self) -> RelayHealth:
@@ -228,6 +241,7 @@ class Relays:
         try:
             found = await self._find_stores(is_first=True)
             self._follow(found, once=once)
+            self._has_found = True
             loops = [self._divide_windows(), self._watch_files()]
             if self._stores.tenants is not None and not once:
                 loops.append(self._follow_tenants(self._stores.tenants))
@@ -493,7 +507,7 @@ class _ServedStore:
         except Exception as error:  # whatever it is, it is this store's alone
             reason = redact_line(str(error)) or type(error).__name__
             if reason != self._error:
-                telemetry.on_store_failed("serving the store", error)
+                telemetry.on_store_failed(f"serving the store {self.name}", error)
             self._error = reason
             return error
         finally:

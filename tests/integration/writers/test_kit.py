@@ -73,6 +73,8 @@ def session(database: Place, drivers: tuple[str, str]) -> Iterator[Session]:
         with Session(bind=connection, join_transaction_mode="create_savepoint") as session:
             yield session
         transaction.rollback()
+        if not isinstance(database, SqlitePlace):  # its driver commits with the savepoint
+            kit_on(connection, database).assert_not_published(OrderPlaced)
     engine.dispose()
 
 
@@ -84,6 +86,8 @@ async def async_pair(database: Place, drivers: tuple[str, str]) -> AsyncIterator
         async with AsyncSession(bind=connection, join_transaction_mode="create_savepoint") as session:
             yield connection, session
         await transaction.rollback()
+        if not isinstance(database, SqlitePlace):  # its driver commits with the savepoint
+            await kit_on(connection, database).assert_not_published_async(OrderPlaced)
     await engine.dispose()
 
 

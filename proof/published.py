@@ -43,7 +43,6 @@ PUBLISHED: Final = (
         (*_RELAY, "src/pillarbox/consumer", "src/pillarbox/inbox.py", "proof/chain"),
     ),
     Table("docs/mutants.md", "make mutants", ("src/pillarbox", "proof/mutants/areas")),
-    Table("docs/mutants.md", "make mutants DRAW=300 SEED=7", ("src/pillarbox",)),
     Table("docs/simulation.md", "make simulate", ("src/pillarbox/relay", "proof/simulation")),
     Table("docs/sizing.md", "make bench ONLY=sizing", (*_RELAY, "src/pillarbox/writers", "benchmarks/sizing.py")),
     Table(

@@ -22,6 +22,8 @@ SERVICE = ServiceDescription(where="sqs://eu-central-1", target="queue", action=
         ("AWS.SimpleQueueService.NonExistentQueue", 400, RefusalKind.MISSING),
         ("QueueDoesNotExist", 400, RefusalKind.MISSING),
         ("NotFound", 404, RefusalKind.MISSING),
+        ("InvalidAddress", 400, RefusalKind.MISSING),
+        ("NotAuthorized", 400, RefusalKind.DENIED),
         ("AccessDenied", 403, RefusalKind.DENIED),
         ("AccessDeniedException", 400, RefusalKind.DENIED),
         ("AuthorizationError", 403, RefusalKind.DENIED),

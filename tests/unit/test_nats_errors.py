@@ -82,7 +82,17 @@ def test_too_large_is_rejected(err_code: int) -> None:
     assert answer.rejected
 
 
-@pytest.mark.parametrize("err_code", [10077, 10023, 10047, 10167, 10158, 99999])
+@pytest.mark.parametrize(
+    ("err_code", "code"), [(10002, 400), (10120, 400), (10028, 500), (10047, 500), (10158, 409), (10167, 429)]
+)
+def test_no_room_costs_no_attempt_whatever_the_server_calls_it(err_code: int, code: int) -> None:
+    """An account that is full answers with 400, as for a message at fault."""
+    answer = refused(err_code, "resource limits exceeded for account", code=code)
+    assert isinstance(answer, Outcome)
+    assert (answer.delivered, answer.rejected, answer.not_now, answer.missing) == (False, False, True, False)
+
+
+@pytest.mark.parametrize("err_code", [10077, 10023, 10041, 99999])
 def test_everything_else_may_pass(err_code: int) -> None:
     """Where the server is short of something it costs no attempt."""
     for code, is_later in ((503, True), (400, False)):

@@ -29,7 +29,14 @@ def test_no_stream_is_missing_topology() -> None:
     assert "create=false" in (answer.error or "")
 
 
-@pytest.mark.parametrize("words", ["NOPERM User x has no permissions", "WRONGTYPE Operation against a key"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "NOPERM User x has no permissions",
+        "WRONGTYPE Operation against a key",
+        "ERR The stream has exhausted the last possible ID, unable to add more items",
+    ],
+)
 def test_what_is_the_same_for_the_stream_is_missing_topology(words: str) -> None:
     answer = read_add_reply(ErrorReply(words), key="orders")
     assert isinstance(answer, Outcome)
@@ -37,8 +44,11 @@ def test_what_is_the_same_for_the_stream_is_missing_topology(words: str) -> None
     assert words[:20] in (answer.error or "")
 
 
-def test_a_full_server_takes_the_message_later() -> None:
-    answer = read_add_reply(ErrorReply("OOM command not allowed when used memory > 'maxmemory'."), key="orders")
+@pytest.mark.parametrize(
+    "words", ["OOM command not allowed when used memory > 'maxmemory'.", "TRYAGAIN Multiple keys request"]
+)
+def test_what_may_pass_costs_no_attempt(words: str) -> None:
+    answer = read_add_reply(ErrorReply(words), key="orders")
     assert isinstance(answer, Outcome)
     assert (answer.not_now, answer.missing) == (True, False)
 
@@ -46,6 +56,7 @@ def test_a_full_server_takes_the_message_later() -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         "LOADING Redis is loading the dataset in memory",
         "MISCONF Redis is configured to save RDB snapshots",
         "MOVED 3999 127.0.0.1:6381",
@@ -63,11 +74,10 @@ def test_what_is_the_same_for_all_is_an_outage(words: str) -> None:
     assert words[:20] in answer.reason
 
 
-@pytest.mark.parametrize("words", ["OOM command not allowed when used memory > 'maxmemory'.", "TRYAGAIN", "ERR odd"])
-def test_what_may_pass_is_not_delivered(words: str) -> None:
-    answer = read_add_reply(ErrorReply(words), key="orders")
+def test_an_error_that_is_not_known_is_the_messages() -> None:
+    answer = read_add_reply(ErrorReply("ERR odd"), key="orders")
     assert isinstance(answer, Outcome)
-    assert (answer.delivered, answer.rejected) == (False, False)
+    assert (answer.delivered, answer.rejected, answer.not_now) == (False, False, False)
 
 
 def test_too_large_is_rejected() -> None:

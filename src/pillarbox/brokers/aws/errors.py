@@ -35,10 +35,10 @@ _LOGIN: Final = frozenset(
 _DENIED: Final = frozenset(
     {
         "accessdenied", "authorizationerror", "kmsaccessdenied", "kmsdisabled", "kmsinvalidstate", "kmsinvalidkeyusage",
-        "kmsnotfound", "kmsoptinrequired", "invalidsecurity",
+        "notauthorized", "kmsnotfound", "kmsoptinrequired", "invalidsecurity",
     }
 )  # fmt: skip
-_MISSING: Final = frozenset({"nonexistentqueue", "queuedoesnotexist", "notfound", "resourcenotfound"})
+_MISSING: Final = frozenset({"nonexistentqueue", "queuedoesnotexist", "notfound", "resourcenotfound", "invalidaddress"})
 _TRANSIENT: Final = frozenset(
     {
         "internalerror", "internalfailure", "internalservererror", "serviceunavailable", "requesttimeout",

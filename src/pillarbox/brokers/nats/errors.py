@@ -43,8 +43,12 @@ _MISSING: Final = {
     10109: "the stream is sealed: give the subject to another stream",
 }
 """The same for every message of the subject."""
-_UNAVAILABLE: Final = 503
+_NOT_NOW: Final = frozenset({429, 503})
 """The stream is full, or has no leader, or the server is short of something: at another time it takes the message."""
+_FULL: Final = frozenset({10002, 10028, 10047, 10120})
+"""The account or the server has no room left. Servers call it the sender's fault (400), or an error of theirs (500)."""
+_UNDER_WAY: Final = 10158
+"""Another message with the same id is being stored."""
 _LOGIN_WORDS: Final = ("authorization", "authentication", "account")
 
 
@@ -156,7 +160,8 @@ def _read_refusal(error: _Error, subject: str) -> Answer:
     if error.err_code in _MISSING:
         reason = f"No stream takes messages for the subject {_quote(subject)} ({text}): {_MISSING[error.err_code]}."
         return Outcome(False, reason, not_now=True, missing=True)
-    return Outcome(False, f"The stream did not take the message: {text}.", not_now=error.code == _UNAVAILABLE)
+    is_later = error.code in _NOT_NOW or error.err_code in _FULL or error.err_code == _UNDER_WAY
+    return Outcome(False, f"The stream did not take the message: {text}.", not_now=is_later)
 
 
 def _quote(subject: str) -> str:

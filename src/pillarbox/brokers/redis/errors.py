@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _STATES: Final = {
+    "BUSY": "a script keeps it busy: wait, or end it with SCRIPT KILL",
     "CLUSTERDOWN": "the cluster is down",
     "LOADING": "it is loading its data: wait",
     "MASTERDOWN": "its master is away: wait, or name the master",
@@ -43,7 +44,8 @@ _MISSING: Final = {
     "WRONGTYPE": _WRONG_TYPE,
 }
 """The same for every message of that stream."""
-_FULL: Final = "OOM"
+_USED_UP: Final = "exhausted the last possible ID"
+_NOT_NOW: Final = frozenset({"OOM", "TRYAGAIN"})
 _UNKNOWN: Final = ("unknown command", "WAITAOF cannot be used")
 _SCRIPT_POSITION: Final = re.compile(r"\A@?user_script: ?\d+: ?-?")
 _TOO_LARGE: Final = "Protocol error: invalid bulk length"
@@ -72,13 +74,19 @@ def read_add_reply(reply: object, *, key: str) -> Answer:
     text = redact_line(reply).rstrip(".")
     if _TOO_LARGE in reply:
         return Outcome(False, f"Redis takes no field as large as this one: {text}.", rejected=True)
-    if advice := _MISSING.get(reply.code):
+    if advice := _find_missing(reply):
         error = f"Redis does not take messages for the stream {stream} ({text}): {advice}."
         return Outcome(False, error, not_now=True, missing=True)
     if advice := _find_advice(reply):
         return NotAnswered(f"Redis does not take messages for the stream {stream} ({text}): {advice}.", is_outage=True)
-    is_full = reply.code == _FULL
-    return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.", not_now=is_full)
+    is_later = reply.code in _NOT_NOW
+    return Outcome(False, f"Redis did not take the message for the stream {stream}: {text}.", not_now=is_later)
+
+
+def _find_missing(reply: ErrorReply) -> str | None:
+    if _USED_UP in reply:  # an id was once given by hand, far above all that a clock gives
+        return "its last id is the highest that there is: remove the stream, or use another key"
+    return _MISSING.get(reply.code)
 
 
 def read_run_reply(reply: object, *, key: str, count: int) -> list[Answer]:

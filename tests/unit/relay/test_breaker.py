@@ -191,6 +191,26 @@ def test_the_more_are_held_the_further_apart_they_come_back() -> None:
     assert timedelta(seconds=20) < pauses[-1] < timedelta(seconds=22)
 
 
+def test_after_a_probe_the_count_of_what_is_held_begins_again() -> None:
+    """The thousands that waited for the last probe do not put off those that wait for the next one."""
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    for _ in range(20_000):
+        addresses.hold("orders", 0.0, dice=1.0)
+    assert addresses.may_send("orders", 1.0)
+    refused(addresses, now=1.0)
+    assert addresses.hold("orders", 1.0, dice=1.0)[0] < timedelta(seconds=3)
+
+
+def test_a_probe_that_a_person_asked_for_goes_though_another_is_not_answered_yet() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, times=3)
+    assert addresses.may_send("orders", 1.0)
+    assert not addresses.may_send("orders", 1.5)
+    addresses.hurry(1.5)
+    assert addresses.may_send("orders", 1.5)
+
+
 def test_it_remembers_a_bounded_number_of_them() -> None:
     addresses = AddressBreakers()
     for number in range(30_000):

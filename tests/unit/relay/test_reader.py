@@ -129,6 +129,83 @@ async def test_keys_that_are_none_wait_until_the_window_has_room() -> None:
     assert limits == [1]
 
 
+class _Away(MemoryStore):
+    """Does not answer the first call of one kind."""
+
+    def __init__(self, clock: FrozenClock, *, call: str) -> None:
+        super().__init__(clock=clock)
+        self._call: str | None = call
+
+    def _break(self, call: str) -> None:
+        if call == self._call:
+            self._call = None
+            raise StoreUnavailable("the line broke")
+
+    async def blocked_keys(self, *arguments: Any, **options: Any) -> Any:
+        self._break("blocked_keys")
+        return await super().blocked_keys(*arguments, **options)
+
+    async def read(self, *arguments: Any, **options: Any) -> ReadResult:
+        self._break("read")
+        return await super().read(*arguments, **options)
+
+
+async def test_nothing_is_read_before_the_blocked_keys_are_known_though_the_first_question_failed() -> None:
+    """A message that waits for its next attempt would be overtaken by the later ones of its key."""
+    clock = FrozenClock()
+    store = _Away(clock, call="blocked_keys")
+    put(store, "a", "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    await store.settle(state.fence([0]), Settlement(failures=[_build_retry(1, delay=timedelta(hours=1))]))
+    state.ordering.must_read_blocked = True
+    assert await _send_all(_reader(state), state) == []
+
+
+async def test_what_comes_back_after_a_read_that_failed_is_taken_again() -> None:
+    """What was given back while a read is under way is not taken from it. A read that failed is over."""
+    clock = FrozenClock()
+    store = _Away(clock, call="read")
+    put(store, "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    reader = _reader(state)
+    for _ in range(3):
+        await reader.run_once()
+        await reader.finish()
+    batch = state.ordering.next_batch(1)
+    assert [message.id for message in batch] == [1]
+    state.ordering.mark_failed(batch[0], _build_retry(1, delay=timedelta(0), attempts=1))
+    await _settle(state)
+    clock.advance(timedelta(seconds=2))
+    state.lease.extend(clock.monotonic())
+    assert await _send_all(reader, state) == [1]
+
+
+# --- writes that were refused ---
+
+
+async def _take_unparked() -> tuple[DestinationState, Reader, Message]:
+    """Return a message of a lane that is to be parked, and the reader that is to do it."""
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    (message,) = await store.find(Selection(), limit=1)
+    return state, _reader(state), message
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_message_of_a_lane_that_was_lost_meanwhile_is_not_parked_again(is_same: bool) -> None:
+    state, reader, message = await _take_unparked()
+    reader._unparked = [(message, state.epochs[0] - (0 if is_same else 1))]
+    await reader._park_again()
+    await reader.finish()
+    (left,) = await state.store.find(Selection(), limit=1)
+    assert left.waits is (Waits.PARKED if is_same else None)
+
+
 async def _inherited(state: DestinationState) -> RecoveredClaim:
     """A message that is to be tried again now, from a relay that died with it in hand."""
     dead = build_state(_same(state), FrozenClock())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -134,9 +135,9 @@ async def test_a_connection_that_breaks_over_a_missing_address_makes_nobody_susp
 class _Addressed(MemoryTransport):
     """Answers with these outcomes in turn, and has one address."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: Outcome, batch: int = 500) -> None:
         super().__init__()
-        self.features = replace(self.features, addresses=True, runs=False)
+        self.features = replace(self.features, addresses=True, runs=False, batch=batch)
         self._outcomes = list(outcomes)
 
     def get_address(self, message: Message) -> str:
@@ -146,7 +147,7 @@ class _Addressed(MemoryTransport):
         return [self._outcomes.pop(0) for _ in messages]
 
 
-async def _send_addressed(*outcomes: Outcome) -> DestinationState:
+async def _send_addressed(*outcomes: Outcome, batch: int = 500, is_blocked: bool = False) -> DestinationState:
     clock = FrozenClock()
     store = MemoryStore(clock=clock)
     put(store, *[None] * len(outcomes))
@@ -155,7 +156,11 @@ async def _send_addressed(*outcomes: Outcome) -> DestinationState:
     await grant(state, 0)
     state.ordering.reopen()
     await claim_next(state, limit=len(outcomes))
-    transport = _Addressed(*outcomes)
+    transport = _Addressed(*outcomes, batch=batch)
+    if is_blocked:
+        message_id, now = UUID(int=99), clock.monotonic()
+        state.addresses.refuse("/a", now, message_id=message_id, reason="full", dice=0.0, is_missing=True)
+        clock.advance(timedelta(seconds=1))
     sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
     sender.send_ready()
     await sender.finish(within=60)
@@ -166,6 +171,27 @@ async def _send_addressed(*outcomes: Outcome) -> DestinationState:
 async def test_an_address_that_is_missing_is_blocked_by_the_first_refusal(missing: bool) -> None:
     state = await _send_addressed(Outcome(False, "it takes nothing", not_now=True, missing=missing))
     assert state.addresses.is_blocked("/a") is missing
+
+
+async def test_a_blocked_address_is_left_alone_for_as_long_as_it_asks() -> None:
+    state = await _send_addressed(
+        Outcome(False, "429", not_now=True, missing=True, retry_after=timedelta(hours=1)), batch=1
+    )
+    now = state.clock.monotonic()
+    assert [state.addresses.may_send("/a", now + minutes * 60) for minutes in (59, 61)] == [False, True]
+
+
+async def test_a_delivery_ends_the_row_of_refusals_of_an_address_that_is_not_blocked_yet() -> None:
+    full = Outcome(False, "full", not_now=True)
+    state = await _send_addressed(full, full, Outcome(True), full, full, batch=1)
+    assert not state.addresses.is_blocked("/a")
+
+
+@pytest.mark.parametrize("is_blocked", [True, False])
+async def test_that_a_blocked_address_gives_no_answer_is_no_outage_of_the_others(is_blocked: bool) -> None:
+    """Its probe was expected to fail. Silence of an address that worked may be that of the whole destination."""
+    state = await _send_addressed(Outcome(False, "no answer", unanswered=True, not_now=True), is_blocked=is_blocked)
+    assert state.breaker.is_closed is is_blocked
 
 
 async def test_a_message_waits_for_as_long_as_its_own_answer_asks_though_its_address_is_probed_before() -> None:

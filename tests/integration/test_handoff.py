@@ -306,6 +306,24 @@ def test_pruning_goes_in_steps_and_leaves_what_is_young(shop: Shop) -> None:
     assert (shop.count("kafka"), shop.count("mail")) == (2, 5)
 
 
+def test_the_journal_of_a_message_at_another_destination_stays(shop: Shop) -> None:
+    shop.publish_many(range(1))
+    execute(
+        shop.url,
+        "insert into pillarbox_journal (message_id, destination, action, at, by) "
+        "select message_id, destination, 'noted', now(), 'test' from pillarbox_outbox",
+    )
+    mark = on_store(shop.url, PostgresStore.mark_log)
+
+    step = on_store(
+        shop.url,
+        lambda store: store.prune_handed_off("kafka", mark=mark, older_than=timedelta(0), after=0, limit=100),
+    )
+
+    assert step.deleted == 1
+    assert execute(shop.url, "select destination from pillarbox_journal where action = 'noted'") == [("mail",)]
+
+
 def test_without_its_slot_nothing_is_pruned_unless_forced(shop: Shop) -> None:
     shop.publish_many(range(2))
     execute(shop.url, "update pillarbox_outbox set created_at = now() - interval '1 hour' where id <= 2")

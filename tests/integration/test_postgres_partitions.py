@@ -138,6 +138,26 @@ async def test_an_expired_partition_is_dropped_and_what_must_stay_stays(shop: Sh
     assert noted is True
 
 
+async def test_what_must_stay_is_found_in_every_part_of_a_large_partition(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_STEP_IDS", 400_000)
+    failed = [2 * MILLION + 200, 2 * MILLION + 500_000, 3 * MILLION - 1]
+    await shop.close_in_full_partition(OLD)
+    await shop.close(failed, written=8 * DAY, closed=8 * DAY, state=State.FAILED)
+    found = await shop.store.find_expired_partition(AGES, after=0)
+    assert found is not None
+    assert list(found.keep) == failed
+
+
+async def test_the_messages_of_all_partitions_that_were_dropped_are_counted(shop: Shop) -> None:
+    later = range(3 * MILLION, 3 * MILLION + 7)
+    await shop.close([*OLD, *later], written=8 * DAY, closed=8 * DAY)
+    await shop.close([4 * MILLION + 1], written=timedelta(), closed=timedelta())
+    assert await shop.janitor().drop_partitions() == len(OLD) + len(later)
+    assert await shop.list_ids() == [4 * MILLION + 1]
+
+
 async def test_a_partition_whose_messages_are_all_gone_is_dropped(shop: Shop) -> None:
     await shop.close_in_full_partition([])
     assert await shop.janitor().drop_partitions() == 0

@@ -191,15 +191,16 @@ def test_joined_headers_that_are_none_are_a_decode_error(text: str) -> None:
 class Log:
     """Store of a hand-off whose slot has confirmed everything, beside the relays that it knows."""
 
-    def __init__(self, *serving: str) -> None:
+    def __init__(self, *serving: str, slot: SlotStatus | None = SLOT) -> None:
         self.pruned: list[str] = []
+        self._slot = slot
         self._relays = [replace(sample_relay(), service="shop", destinations=[name]) for name in serving]
 
     async def registry(self, *, lease: timedelta) -> Registry:
         return Registry(now=datetime.now(UTC), relays=self._relays, owners={})
 
-    async def slot(self, name: str) -> SlotStatus:
-        return SlotStatus(name="pillarbox_kafka", is_active=True, confirmed=9)
+    async def slot(self, name: str) -> SlotStatus | None:
+        return self._slot
 
     async def mark_log(self) -> HandoffMark:
         return HandoffMark(position=1, snapshot="1:1:")
@@ -222,3 +223,22 @@ async def test_what_a_relay_serves_is_not_pruned_with_or_without_asking_the_slot
     assert served.pruned == []
     await prune(other)
     assert other.pruned == ["kafka"]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (None, "There is no slot pillarbox_kafka"),
+        (slot(wal_status="lost"), "has lost its place"),
+        (slot(is_active=False), "Nobody reads the slot"),
+        (slot(confirmed=None), "has not confirmed anything"),
+        (slot(confirmed=0), "has not confirmed the last 1 bytes"),
+    ],
+)
+async def test_a_slot_that_nobody_can_confirm_anything_by_prunes_nothing(found: SlotStatus | None, reason: str) -> None:
+    """It may say that it has confirmed what was written: what it read before may still be lost with it."""
+    log: Any = Log(slot=found)
+    pruner = HandoffPruner(log, "kafka", slot="pillarbox_kafka", lease=timedelta(seconds=10))
+    with pytest.raises(HandoffRefused, match=reason):
+        await pruner.run(by="ann", wait=timedelta(0))
+    assert log.pruned == []

@@ -24,6 +24,16 @@ def test_a_block_over_a_file_commits_at_its_end_and_is_undone_by_an_error(tmp_pa
         assert connection.execute("select number from bill").fetchall() == [(1,)]
 
 
+def test_foreign_keys_hold_in_a_transaction_of_a_file(tmp_path: Path) -> None:
+    begin = build_transactions(tmp_path / "shop.db").synchronous
+    assert begin is not None
+    with begin() as connection:
+        connection.execute("create table orders (number integer primary key)")
+        connection.execute("create table bill (number integer references orders)")
+    with pytest.raises(sqlite3.IntegrityError), begin() as connection:
+        connection.execute("insert into bill values (1)")
+
+
 def test_a_transaction_of_a_file_locks_out_other_writers_from_its_first_statement(tmp_path: Path) -> None:
     """One that reads first could otherwise not write after another's commit: it would repeat for nothing."""
     file = tmp_path / "shop.db"

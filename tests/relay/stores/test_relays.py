@@ -18,14 +18,17 @@ import pytest
 
 from pillarbox.config import Config
 from pillarbox.contracts.transport import Outcome
-from pillarbox.errors import ConfigError
+from pillarbox.errors import ConfigError, StoreError
 from pillarbox.message import Message
 from pillarbox.relay import relays as relays_module
 from pillarbox.relay.addresses import Found, StoreAddress, Stores, Tenants, TenantSettings, parse_address
 from pillarbox.relay.archive import read_archive
+from pillarbox.relay.relay import Destination
 from pillarbox.relay.relays import Relays, StoreHealth
-from pillarbox.relay.settings import RelaySettings, Retention, SharingSettings
+from pillarbox.relay.settings import DestinationSettings, RelaySettings, Retention, SharingSettings
+from pillarbox.stores.directory import query_column
 from pillarbox.stores.factory import open_schema
+from pillarbox.stores.urls import parse_store_url
 from tests.support.many_stores import ManyStores, list_numbers, to_destination, until_running
 from tests.support.relay_behaviour.scene import LEASE, Script, until
 
@@ -323,6 +326,35 @@ async def test_a_row_that_is_no_name_is_refused_alone(many: ManyStores, row: obj
         await until_delivered(sink, "acme")
         assert len(relays.refused) == 1
         assert [one.name for one in relays.stores] == ["acme"]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql", "sqlite"])
+async def test_a_query_for_tenants_cannot_write(
+    tmp_path: Path, postgres_url: str, postgres_schema: str, mariadb_url: str, kind: str
+) -> None:
+    urls = {
+        "postgresql": f"{postgres_url}{'&' if '?' in postgres_url else '?'}schema={postgres_schema}",
+        "mysql": mariadb_url,
+        "sqlite": f"sqlite:///{tmp_path}/directory.db",
+    }
+    url = parse_store_url(urls[kind])
+    await open_schema(url).install()
+    assert await query_column(url, "select version from pillarbox_schema where version = 1") == [1]
+    with pytest.raises(StoreError):
+        await query_column(url, "insert into pillarbox_schema (version) values (77) returning version")
+    assert await query_column(url, "select version from pillarbox_schema where version = 77") == []
+
+
+async def test_the_rate_of_a_destination_is_that_of_all_stores_together(many: ManyStores) -> None:
+    sink = Script()
+    stores = await many.install("file_a", "file_b")
+    settings = DestinationSettings(name="sink", rate=1_000.0)
+    async with Relays(stores, [Destination(lambda: sink, settings)], settings=QUICK) as relays:
+        await until_running(relays, *stores)
+        limits = [served.relay and served.relay._sharing.rates.get("sink") for served in relays._served.values()]
+        assert len(limits) == 2
+        assert limits[0] is not None
+        assert limits[0] is limits[1]
 
 
 async def test_a_directory_that_is_away_changes_nothing(many: ManyStores) -> None:

@@ -48,6 +48,21 @@ async def test_each_day_has_its_files_with_a_line_for_each_message(tmp_path: Pat
     assert list(read_archive(tmp_path / "archive")) == messages
 
 
+async def test_nobody_else_reads_the_folders_of_an_archive(tmp_path: Path) -> None:
+    await JsonLinesArchive(tmp_path / "tenants" / "archive")([closed(1)])
+    folders = [path for path in (tmp_path / "tenants" / "archive").rglob("*") if path.is_dir()]
+    assert [path.stat().st_mode & 0o777 for path in folders] == [0o700]
+
+
+async def test_a_message_of_two_destinations_is_read_from_the_archive_of_both(tmp_path: Path) -> None:
+    """What was archived twice, after a crash, is read once."""
+    message = closed(1)
+    both = [message, msgspec.structs.replace(message, id=2, destination="billing")]
+    for _ in range(2):
+        await JsonLinesArchive(tmp_path)(both)
+    assert list(read_archive(tmp_path)) == both
+
+
 async def test_a_file_is_flushed_to_disk_before_it_has_its_name_and_its_folder_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

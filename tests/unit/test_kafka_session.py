@@ -74,6 +74,32 @@ async def test_a_poller_forgets_what_it_fetched_of_a_lost_partition() -> None:
     assert (lost.is_assigned, list(poller._partitions)) == (False, [("orders", 0)])
 
 
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_what_is_settled_is_committed_when_its_partition_is_revoked(has_failed: bool) -> None:
+    """Its next owner would get all of it again. A membership that has failed may not own it any more."""
+    committed: list[tuple[str | None, int | None, int]] = []
+
+    class Client:
+        def commit(self, *, offsets: list[TopicPartition], **_: object) -> None:
+            committed.extend((one.topic, one.partition, one.offset) for one in offsets)
+
+    poller = object.__new__(ConsumerPoller)  # without the thread
+    ours, lost = PartitionProgress("orders", 0, mark=0), PartitionProgress("orders", 1, mark=0)
+    for progress in (ours, lost):
+        progress.add(0)
+        progress.add(1)
+        progress.settle(0)
+    client: Any = Client()
+    poller._consumer = client
+    poller._loop, poller._callbacks = asyncio.get_running_loop(), build(HeldBytes())
+    poller._partitions = {("orders", 0): ours, ("orders", 1): lost}
+    poller._fetched, poller._settling, poller._commits_in_progress = [], [], 0
+    poller._is_closed, poller._failure = False, "it broke" if has_failed else None
+    poller._on_revoke(client, [TopicPartition("orders", 1)])
+    assert committed == ([] if has_failed else [("orders", 1, 1)])
+    assert not lost.is_assigned
+
+
 async def test_a_record_that_is_given_back_comes_again_before_the_later_ones() -> None:
     session = build(HeldBytes())
     progress = PartitionProgress("orders", 0, mark=0)

@@ -46,6 +46,7 @@ def test_delivered_is_no_error_and_nothing_else() -> None:
         (KafkaError.INVALID_RECORD, DeliveryStatus.SUSPECT),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, DeliveryStatus.MISSING),
         (KafkaError._UNKNOWN_TOPIC, DeliveryStatus.MISSING),
+        (KafkaError.TOPIC_EXCEPTION, DeliveryStatus.MISSING),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, DeliveryStatus.MISSING),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, DeliveryStatus.OUTAGE),
         (KafkaError.THROTTLING_QUOTA_EXCEEDED, DeliveryStatus.NOT_NOW),

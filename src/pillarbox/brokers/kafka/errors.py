@@ -40,6 +40,7 @@ class ErrorCode(IntEnum):
     REPLICA_NOT_AVAILABLE = 9
     MSG_SIZE_TOO_LARGE = 10
     NETWORK_EXCEPTION = 13
+    TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
@@ -123,6 +124,11 @@ _REASONS: Final = MappingProxyType(
         ErrorCode.UNKNOWN_TOPIC_OR_PART: (DeliveryStatus.MISSING, _MISSING),
         ErrorCode._UNKNOWN_TOPIC: (DeliveryStatus.MISSING, _MISSING),
         ErrorCode._UNKNOWN_PARTITION: (DeliveryStatus.MISSING, _MISSING),
+        # A cluster also refuses a name that differs from another topic's in "." and "_" alone.
+        ErrorCode.TOPIC_EXCEPTION: (
+            DeliveryStatus.MISSING,
+            "the cluster takes no topic of the name {topic}: use another one",
+        ),
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
             DeliveryStatus.MISSING,
             "the login may not write to the topic {topic}: let it",

@@ -256,3 +256,20 @@ def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
     ran = pillarbox("status", cwd=tmp_path)
     assert ran.code == 2
     assert "[store] and [stores.main] are two stores of one name, main: rename [stores.main]." in ran.sentence
+
+
+async def test_a_store_that_is_chosen_of_several_has_the_folder_of_its_archive_that_it_has_among_them(
+    tenants: Tenants,
+) -> None:
+    """Of two tenants that are purged or served one after the other, messages must not come into one folder."""
+    archive = tenants.folder / "archive"
+    with (tenants.folder / "pillarbox.toml").open("a") as file:
+        file.write(f'[relay.retention]\ndelivered = "1d"\narchive = "{archive}"\n')
+    for name, command in zip(GOOD, (["purge", "--yes"], ["relay", "--once"]), strict=True):
+        tenants.publish(name, 2)
+        assert (await tenants.run("relay", "--once", "--store", name)).code == 0
+        with closing(sqlite3.connect(tenants.folder / f"{name}.db", timeout=60)) as connection, connection:
+            connection.execute("update pillarbox_history set status_at = 0")
+        assert (await tenants.run(*command, "--store", name)).code == 0
+        assert {one.source for one in read_archive(archive / name)} == {f"/{name}"}
+    assert sorted(path.name for path in archive.iterdir()) == sorted(GOOD)

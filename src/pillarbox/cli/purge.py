@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -53,6 +52,8 @@ def purge(targets: Targets, *, dry_run: bool, yes: bool, by: str, archive: str |
     if target is None:
         _purge_stores(targets, retention, dry_run=dry_run, yes=yes, by=by, output=output)
         return
+    (name,) = targets.stores.named
+    retention = msgspec.structs.replace(retention, archive=targets.stores.choose_archive(retention.archive, name))
     limits = _list_limits(retention)
     matched = target.run(lambda store: _count(store, limits))
     total = sum(matched.values())
@@ -82,9 +83,7 @@ def _purge_stores(
         confirm(f"Remove {total:,} records from {len(counted)} stores?", effect="removes messages", done="removed")
 
     async def act(name: str, store: Store) -> dict[str, int]:
-        own = retention
-        if own.archive is not None:
-            own = msgspec.structs.replace(own, archive=os.path.join(own.archive, name))
+        own = msgspec.structs.replace(retention, archive=targets.stores.choose_archive(retention.archive, name))
         return await _purge(store, own, by=by, on_progress=lambda count: note_progress(name, count))
 
     removed: Sequence[StoreAnswer[dict[str, int]]] = []

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from pillarbox.cli._errors import Session
 from pillarbox.cli._http import http_option, serve_app, serve_health
@@ -158,14 +159,16 @@ class _Program:
 
     def build_relay(self, stores: Stores) -> _Service:
         """Build the relay of one store."""
-        (address,) = stores.named.values()
+        ((name, address),) = stores.named.items()
+        retention = self.settings.retention
+        retention = msgspec.structs.replace(retention, archive=stores.choose_archive(retention.archive, name))
         store = open_store(address.url, names=address.names)
         outages = OutageTracker()
         metrics = _build_metrics(self.process) if self.counts else []
         relay = Relay(
             store,
             [one.build() for one in self.served],
-            settings=self.settings,
+            settings=msgspec.structs.replace(self.settings, retention=retention),
             labels=_build_labels(self.settings, self.process),
             telemetry=CompositeTelemetry(
                 LoggingTelemetry(deliveries=self.deliveries), outages, *metrics, *_build_tracing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -206,11 +207,17 @@ class Stores(msgspec.Struct, frozen=True):
 
     named: Mapping[str, StoreAddress]
     tenants: Tenants | None = None
+    are_chosen: bool = False
+    """By their names, of several that are configured."""
 
     @property
     def are_many(self) -> bool:
         """More than one, or one that is chosen by its name alone and may be joined by others."""
         return self.tenants is not None or len(self.named) > 1
+
+    def choose_archive(self, folder: str | None, name: str) -> str | None:
+        """Return the folder for the archive of one store: files of two stores must not mix."""
+        return folder if folder is None or not (self.are_many or self.are_chosen) else os.path.join(folder, name)
 
     async def find(self) -> Found:
         """Return all stores of this moment. Raises `StoreError` if the tenants cannot be asked for."""
@@ -252,7 +259,10 @@ def read_stores(config: Config) -> Stores:
     if texts is None and main.url is not None and not is_main_given and MAIN in entries:
         raise ConfigError(f"[store] and [stores.{MAIN}] are two stores of one name, {MAIN}: rename [stores.{MAIN}].")
     if texts is not None:
-        return Stores(_choose(texts, main, entries, tenants, config))
+        stores = _choose(texts, main, entries, tenants, config)
+        configured = len(entries) + ("url" in config.file.get("store", {}))
+        has_names = all((name := text.strip()) in stores or _NAMED.fullmatch(name) for text in texts)
+        return Stores(stores, are_chosen=has_names and (tenants is not None or configured > 1))
     named = {name: _to_address(section.settings, config, _name_url(section, name)) for name, section in entries.items()}
     if main.url is not None:
         named = {

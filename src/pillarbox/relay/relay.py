@@ -214,12 +214,22 @@ class Relay:
         `path` is found as `Config.load` finds it. Raises `ConfigError` where something is missing or wrong.
         """
         from pillarbox.config import Config
-        from pillarbox.relay.configuration import list_served_destinations, read_relay_section, read_store
+        from pillarbox.relay.configuration import (
+            list_served_destinations,
+            read_relay_section,
+            read_store,
+            read_stores,
+        )
 
         config = Config.load(path, environ=environ)
         settings = read_relay_section(config).settings
         destinations = [one.build() for one in list_served_destinations(config)]
         url, names = read_store(config)
+        stores = read_stores(config)
+        (name,) = stores.named
+        folder = stores.choose_archive(settings.retention.archive, name)
+        retention = msgspec.structs.replace(settings.retention, archive=folder)
+        settings = msgspec.structs.replace(settings, retention=retention)
         return cls(
             open_store(url, names=names), destinations, settings=settings, clock=clock, telemetry=telemetry,
             archive=archive,

@@ -23,7 +23,7 @@ from pillarbox.message import Message
 from pillarbox.relay import relays as relays_module
 from pillarbox.relay.addresses import Found, StoreAddress, Stores, Tenants, TenantSettings, parse_address
 from pillarbox.relay.archive import read_archive
-from pillarbox.relay.relay import Destination
+from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.relays import Relays, StoreHealth
 from pillarbox.relay.settings import DestinationSettings, RelaySettings, Retention, SharingSettings
 from pillarbox.stores.directory import query_column
@@ -493,3 +493,31 @@ def test_a_configuration_names_its_stores(tmp_path: Path) -> None:
         read_store(config)
     chosen = Config.load(file, environ={"PILLARBOX_STORE": "orders"})
     assert str(read_store(chosen)[0]) == "sqlite:///o.db"
+
+
+_TWO = '[stores.acme]\nurl = "sqlite:///a.db"\n[stores.globex]\nurl = "sqlite:///g.db"\n'
+_MANY_TENANTS = (
+    '[tenants]\nstore = "sqlite:///{tenant}.db"\nquery = "select name from tenants"\ndirectory = "sqlite:///d.db"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "choice", "folder"),
+    [
+        (_TWO, "acme", "archive/acme"),
+        (_TWO, "acme=sqlite:///other.db", "archive/acme"),
+        ('[store]\nurl = "sqlite:///m.db"\n[stores.acme]\nurl = "sqlite:///a.db"\n', "main", "archive/main"),
+        (_MANY_TENANTS, "acme", "archive/acme"),
+        ('[stores.acme]\nurl = "sqlite:///a.db"\n', "acme", "archive"),
+        ('[stores.acme]\nurl = "sqlite:///a.db"\n', None, "archive"),
+        ('[store]\nurl = "sqlite:///m.db"\n', None, "archive"),
+    ],
+)
+def test_a_relay_of_one_of_several_stores_archives_where_that_of_all_does(
+    tmp_path: Path, text: str, choice: str | None, folder: str
+) -> None:
+    more = '[relay.retention]\narchive = "archive"\n[destinations.hooks]\nurl = "memory:"\n'
+    (tmp_path / "pillarbox.toml").write_text(text + more)
+    environ = {} if choice is None else {"PILLARBOX_STORE": choice}
+    relay = Relay.from_config(tmp_path / "pillarbox.toml", environ=environ)
+    assert relay._settings.retention.archive == folder

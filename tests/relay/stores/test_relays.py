@@ -19,13 +19,14 @@ import pytest
 from pillarbox.config import Config
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import ConfigError, StoreError
-from pillarbox.message import Message
+from pillarbox.message import Message, Names
 from pillarbox.relay import relays as relays_module
 from pillarbox.relay.addresses import Found, StoreAddress, Stores, Tenants, TenantSettings, parse_address
 from pillarbox.relay.archive import read_archive
 from pillarbox.relay.relay import Destination, Relay
 from pillarbox.relay.relays import Relays, StoreHealth
 from pillarbox.relay.settings import DestinationSettings, RelaySettings, Retention, SharingSettings
+from pillarbox.stores import directory
 from pillarbox.stores.directory import query_column
 from pillarbox.stores.factory import open_schema
 from pillarbox.stores.urls import parse_store_url
@@ -326,6 +327,30 @@ async def test_a_row_that_is_no_name_is_refused_alone(many: ManyStores, row: obj
         await until_delivered(sink, "acme")
         assert len(relays.refused) == 1
         assert [one.name for one in relays.stores] == ["acme"]
+
+
+def test_a_schema_for_each_tenant_is_place_enough_for_its_name() -> None:
+    settings = TenantSettings(
+        store="postgresql:///shop", schema="t_{tenant}", prefix="box_", query="select 1", directory="sqlite:///d.db"
+    )
+    tenants = Tenants(settings, environ={})
+    assert [tenants.get_address(name).names for name in ("acme", "globex")] == [
+        Names("t_acme", "box_"),
+        Names("t_globex", "box_"),
+    ]
+
+
+async def test_a_directory_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that lost its condition must not make the relay serve every row of a table."""
+    monkeypatch.setattr(directory, "MOST_TENANTS", 3)
+    for count in (3, 4):
+        write_directory(tmp_path / "directory.db", *map(str, range(count)))
+        found = query_column(parse_store_url(f"sqlite:///{tmp_path}/directory.db"), "select name from tenants")
+        if count == 3:
+            assert await found == ["0", "1", "2"]
+        else:
+            with pytest.raises(ConfigError, match="more than 3 rows"):
+                await found
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mysql", "sqlite"])

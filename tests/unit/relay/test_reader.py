@@ -33,6 +33,7 @@ from pillarbox.message import Kind, Message, Names, State, Waits
 from pillarbox.relay.destination import ASIDE_INTERVAL, DestinationState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.outcome_policy import OutcomePolicy
+from pillarbox.relay.pipeline import Settler
 from pillarbox.relay.polling import PollBackoff
 from pillarbox.relay.reader import Reader, _strikes_while_waiting
 from pillarbox.relay.sender import Sender
@@ -204,6 +205,43 @@ async def test_a_message_of_a_lane_that_was_lost_meanwhile_is_not_parked_again(i
     await reader.finish()
     (left,) = await state.store.find(Selection(), limit=1)
     assert left.waits is (Waits.PARKED if is_same else None)
+
+
+class _RefusesRetries(MemoryStore):
+    """Refuses for good to record that a message is to be tried again."""
+
+    is_armed = False
+
+    async def settle(self, fence: Fence, settlement: Settlement) -> Any:
+        if self.is_armed and any(failure.waits is Waits.RETRY for failure in settlement.failures):
+            raise StoreRefused("no")
+        return await super().settle(fence, settlement)
+
+
+async def test_what_waits_behind_a_retry_goes_when_the_next_retry_could_not_be_recorded() -> None:
+    """The first of the key is closed as failed then, and nothing of it waits in the table any more."""
+    clock = FrozenClock()
+    store = _RefusesRetries(clock=clock)
+    put(store, "a", "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    parked = FailedOutcome(message_id=2, state=State.PENDING, waits=Waits.PARKED)
+    await store.settle(state.fence([0]), Settlement(failures=[_build_retry(1, delay=timedelta(0)), parked]))
+    state.ordering.must_read_blocked = True
+    store.is_armed = True
+    reader, settler, sent = _reader(state), Settler(state), list[int]()
+    for _ in range(10):
+        await reader.run_once()
+        await reader.finish()
+        for message in state.ordering.next_batch(10):
+            sent.append(message.id)
+            if message.id == 1:
+                state.ordering.mark_failed(message, _build_retry(1, delay=timedelta(hours=1), attempts=1))
+            else:
+                state.ordering.mark_delivered([message])
+        await settler.run_once()
+    assert sent == [1, 2]
+    assert [one.state for one in await store.find(Selection(), limit=10)] == [State.FAILED, State.DELIVERED]
 
 
 async def _inherited(state: DestinationState) -> RecoveredClaim:

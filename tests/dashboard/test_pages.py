@@ -6,16 +6,18 @@ import base64
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import quote, quote_plus
 
 import pytest
 
-from pillarbox.contracts.store import Selection, Tries
+from pillarbox.contracts.store import InboxCount, Selection, Tries
 from pillarbox.contracts.writer import Accept, Fail
 from pillarbox.dashboard import Role
 from pillarbox.dashboard.formatting import MOST_SHOWN
+from pillarbox.dashboard.sources import Sample
 from pillarbox.message import Message, Names, State
+from pillarbox.operations.monitor import Status
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
 from tests.support.dashboard.client import Client
@@ -86,6 +88,30 @@ async def test_the_overview_has_one_line_per_destination_and_folds_its_alerts(
     fold = page[page.index('<details class="fold"') : page.index("</details>", page.index('<details class="fold"'))]
     assert fold.count("<li class=") == fold.count("<b>") == len(re.findall('<tr class="line line-', page))
     assert "<details open" not in page
+
+
+async def test_the_badge_of_a_page_counts_what_that_page_lists(
+    opened: OpenStore, filled: Filled, build_client: Build
+) -> None:
+    client = build_client(opened)
+
+    page = (await client.get("/orders/")).text
+    pulse = (await client.get("/orders/pulse")).json()
+
+    groups = (await client.json("/orders/failures"))["failures"]
+    assert pulse["failed_text"] == str(sum(group["count"] for group in groups)) == "4"
+    assert pulse["inbox_text"] == str(len((await client.json("/orders/inbox"))["failures"])) == "1"
+    assert '<span class="badge" id="failed-badge">4</span>' in page
+    assert '<span class="badge" id="inbox-badge" title="could not be handled">1</span>' in page
+
+
+def test_a_badge_says_if_counting_stopped_at_a_limit() -> None:
+    now = datetime.now(UTC)
+    inboxes = [InboxCount(consumer="billing", failed=1_000, oldest_at=now, more=True)]
+    status = Status(at=now, destinations=[], relays=[], stuck=[], near_failure=[], inboxes=inboxes)
+
+    assert Sample(status=status).inbox_text == "1,000+"
+    assert Sample(status=status).failed_text == Sample(status=None).inbox_text == ""
 
 
 async def test_no_page_has_a_banner_and_every_page_has_the_count(

@@ -525,8 +525,8 @@ def _to_pulse(sample: Sample) -> dict[str, object]:
     attention = sample.attention
     return {
         "version": sample.version,
-        "failed": sample.failed,
-        "failed_text": f"{sample.failed:,}{'+' if sample.failed_more else ''}",
+        "failed_text": sample.failed_text,
+        "inbox_text": sample.inbox_text,
         "skipped_text": sample.skipped_text,
         "well": sample.is_well,
         "error": sample.error,

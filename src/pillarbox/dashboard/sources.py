@@ -17,6 +17,7 @@ from pillarbox.contracts.finding import Severity
 from pillarbox.contracts.store import Rollup, Store
 from pillarbox.dashboard.charts import WINDOWS, list_backlogs
 from pillarbox.dashboard.conditions import Attention, Line, count_attention, list_lines
+from pillarbox.dashboard.formatting import format_count
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
 from pillarbox.operations.configuration import build_monitor, read_thresholds
@@ -90,22 +91,27 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """When, by this process's own clock."""
 
     @property
-    def failed(self) -> int:
-        """Failed messages of all destinations and inboxes."""
+    def failed_text(self) -> str:
+        """How many messages have failed for their destinations, as the page of failures lists them; empty for none."""
         if self.status is None:
-            return 0
-        return sum(one.failed for one in self.status.destinations) + sum(one.failed for one in self.status.inboxes)
+            return ""
+        rows = self.status.destinations
+        return _format_badge(sum(one.failed for one in rows), more=any("failed" in one.more for one in rows))
 
     @property
-    def failed_more(self) -> bool:
-        return self.status is not None and any("failed" in one.more for one in self.status.destinations)
+    def inbox_text(self) -> str:
+        """How many messages consumers could not handle, as the page of inboxes lists them; empty if there are none."""
+        if self.status is None:
+            return ""
+        rows = self.status.inboxes
+        return _format_badge(sum(one.failed for one in rows), more=any(one.more for one in rows))
 
     @property
     def skipped_text(self) -> str:
         """How many messages no route takes; empty if there are none."""
-        if self.status is None or not self.status.skipped:
+        if self.status is None:
             return ""
-        return f"{self.status.skipped:,}{'+' * self.status.skipped_more}"
+        return _format_badge(self.status.skipped, more=self.status.skipped_more)
 
     @property
     def attention(self) -> Attention:
@@ -131,6 +137,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
             shown, relays=[msgspec.structs.replace(one, expires_at=None) for one in shown.relays]
         )
         return sha256(repr((shown, self.error)).encode()).hexdigest()[:16]
+
+
+def _format_badge(count: int, *, more: bool) -> str:
+    return format_count(count, more=more) if count else ""
 
 
 class Sampler:

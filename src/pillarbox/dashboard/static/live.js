@@ -53,10 +53,10 @@ function refresh() {
 
 function receive(pulse) {
   latest = pulse;
-  const badge = document.getElementById("failed-badge");
-  if (badge) { badge.textContent = pulse.failed_text; badge.hidden = !pulse.failed; }
-  const skipped = document.getElementById("skipped-badge");
-  if (skipped) { skipped.textContent = pulse.skipped_text; skipped.hidden = !pulse.skipped_text; }
+  for (const name of ["failed", "skipped", "inbox"]) {
+    const badge = document.getElementById(`${name}-badge`);
+    if (badge) { badge.textContent = pulse[`${name}_text`]; badge.hidden = !badge.textContent; }
+  }
   for (const mark of document.querySelectorAll("[data-attention]")) {
     mark.textContent = pulse.attention;
     mark.hidden = !pulse.attention;

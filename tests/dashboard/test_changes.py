@@ -245,6 +245,24 @@ async def test_a_probe_that_fails_again_leaves_the_rest_alone(memory: OpenStore,
     assert await memory.store.count(Selection(states=[State.FAILED], destination="billing")) == 3
 
 
+async def test_a_probe_of_more_than_a_thousand_asks_for_their_number(memory: OpenStore, build_client: Build) -> None:
+    client = build_client(memory)
+    await memory.writer.insert([sample(destination="billing") for _ in range(1_001)])
+    relay = Relaying(memory.store, "billing")
+    await relay.start()
+    ids = [one.id for one in await memory.store.find(Selection(), limit=2_000)]
+    await relay.fail("billing", ids, "answered 422")
+    form = {"destination": "billing", "fingerprint": "answered 422", "job": "a1b2c3d4e5"}
+
+    page = (await client.get("/orders/failures/group?destination=billing&fingerprint=answered+422")).text
+    assert 'Type <b>1001</b> to confirm <input name="typed"' in page
+    for more in ({}, {"typed": "1000"}, {"typed": "1001", "reason": "x" * 501}):
+        refused = await client.post("/orders/probe", {**form, **more})
+        assert refused.status_code == 400
+    assert client.dashboard.jobs.get("a1b2c3d4e5") is None
+    assert (await client.post("/orders/probe", {**form, "typed": "1,001"})).status_code == 303
+
+
 async def _wait_for(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 - the job has no event for it
         await asyncio.sleep(0.01)

@@ -185,9 +185,9 @@ async def redrive_probe(view: View) -> Page | Redirect:
     found = await store.find(selection, limit=1, payloads=False)
     if not found:
         raise NoSuchMessage("No failed message matches any more: somebody redrove or discarded them.")
-    order = Order(verb=Verb.REDRIVE, reason=" ".join(view.form.get("reason", "").split()))
     probe_id = found[0].id
     total, more = _sum(counts)
+    order = parse_order(Verb.REDRIVE, {**view.form, "to": ""}, total=total, more=more)
     job = _build_job(view, order, filters, job_id=job_id, total=total, more=more, now=now)
     job.title = f"Redrive message {probe_id} as a probe, then the rest"
     return _redirect(

@@ -9,10 +9,11 @@ from typing import Final
 
 import msgspec
 
-from pillarbox.contracts.store import GROUPS_WALKED, Order, Selection
+from pillarbox.contracts.store import GROUPS_WALKED, Order, Selection, Store
+from pillarbox.dashboard.actions import TYPED_ABOVE, Verb, describe_command
 from pillarbox.dashboard.actions import Order as ActionOrder
-from pillarbox.dashboard.actions import Verb, describe_command
 from pillarbox.dashboard.filters import FilterError, Filters, to_query
+from pillarbox.dashboard.listing import count_matches
 from pillarbox.dashboard.view import Page, Redirect, View
 from pillarbox.message import State
 from pillarbox.operations.documents import to_failure_document, to_message_document
@@ -100,6 +101,7 @@ async def show_group(view: View) -> Page:
         "query": to_query(filters),
         "notes": notes,
         "job": secrets.token_hex(8),
+        "typed": await _count_typed(store, selection) if group is not None and group.count > TYPED_ABOVE else None,
         "at": now,
         "redrive_command": describe_command(filters, ActionOrder(verb=Verb.REDRIVE)),
         "discard_command": describe_command(filters, ActionOrder(verb=Verb.DISCARD)),
@@ -110,6 +112,12 @@ async def show_group(view: View) -> Page:
         "notes": notes,
     }
     return Page("group.html", "Failures of one cause", context, document, section="failures")
+
+
+async def _count_typed(store: Store, selection: Selection) -> int:
+    """Count what the number is typed of: a group is counted less far than an action."""
+    counts = await count_matches(store, selection, [State.FAILED])
+    return counts[State.FAILED].count if counts else 0
 
 
 async def add_note(view: View) -> Redirect:

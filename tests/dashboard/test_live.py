@@ -120,6 +120,25 @@ async def test_a_heartbeat_alone_is_no_news() -> None:
     assert (await client.json("/orders/pulse"))["version"] != first["version"]
 
 
+async def test_what_cannot_be_read_takes_no_page_away(caplog: pytest.LogCaptureFixture) -> None:
+    class OddStore(CountedStore):
+        async def inbox_counts(self, *, limit: int) -> Any:
+            raise TypeError("'<' not supported between instances of 'bytes' and 'str'")
+
+    store = OddStore()
+    await fill(store, MemoryWriter(store))
+    dashboard = Dashboard({"orders": store}, authorize=as_role(Role.OWNER), interval=timedelta(0))
+    client = Client(dashboard)
+
+    for path in ("", "messages", "failures", "system", "pulse"):
+        answer = await client.get(f"/orders/{path}")
+        assert answer.status_code == 200, path
+        assert "Its status cannot be read; the log of the dashboard says why." in answer.text, path
+    await dashboard.close()
+    assert "the status of the store orders cannot be read" in caplog.text
+    assert "TypeError" in caplog.text
+
+
 async def test_a_store_that_is_down_leaves_the_last_good_numbers_with_their_time() -> None:
     store = CountedStore()
     await fill(store, MemoryWriter(store))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,12 +22,15 @@ from pillarbox.dashboard.formatting import format_count
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.operations.alerts import Alert, Thresholds, find_alerts
 from pillarbox.operations.configuration import build_monitor, read_thresholds
+from pillarbox.operations.log_limit import LogLimit
 from pillarbox.operations.monitor import Monitor, Status
 from pillarbox.redaction import redact_line
 from pillarbox.relay.configuration import ConfiguredDestination, read_destinations, read_relay_section
 from pillarbox.relay.settings import RelaySettings
 
 __all__ = ["Sample", "Sampler", "StoreSource"]
+
+log = logging.getLogger("pillarbox.dashboard")
 
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMEOUT: Final = 10.0
@@ -153,6 +157,7 @@ class Sampler:
         self._reads: dict[str, asyncio.Task[Sample]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {name: set() for name in sources}
         self._loops: dict[str, asyncio.Task[None]] = {}
+        self._lines = LogLimit(log)
         self.reads = 0
         """Number of looks at any store, for whoever wants to know what watching costs."""
 
@@ -193,6 +198,9 @@ class Sampler:
             return sample
         except PillarboxError as error:
             return self._keep(name, redact_line(str(error)))
+        except Exception as error:  # a row that nobody could have written must not take every page away
+            self._lines.write(logging.ERROR, "the status of the store %s cannot be read", name, error=error)
+            return self._keep(name, "Its status cannot be read; the log of the dashboard says why.")
         finally:
             self._reads.pop(name, None)
 

@@ -249,7 +249,9 @@ async def test_a_header_is_trusted_from_proxies_alone() -> None:
         proxy_header("x-user", peers=[])
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8471", "127.0.0.1.evil.example", "", "10.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8471", "127.0.0.1.evil.example", "", "10.0.0.1", "/x", "@x"]
+)
 async def test_a_page_of_another_name_that_points_here_is_refused(host: str) -> None:
     assert await find_user(local_user("ann"), scope(host=host)) is None
 

@@ -225,7 +225,8 @@ def is_from_here(scope: Scope) -> bool:
     client, host = scope.get("client"), _strip_port(read_header(scope, "host") or "")
     if client is not None and not is_local_host(client[0]):
         return False
-    return bool(host) and is_local_host(host)
+    # A Host that is a path or begins with @ is none: only in the URL of a store it is a Unix socket.
+    return bool(host) and not host.startswith(("/", "@")) and is_local_host(host)
 
 
 def _strip_port(host: str) -> str:

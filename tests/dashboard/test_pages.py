@@ -611,7 +611,7 @@ async def test_tries_stand_beside_attempts(opened: OpenStore, filled: Filled, bu
     (row,) = [one for one in (await client.json("/orders/messages?phase=retry"))["messages"] if one["id"] == retried.id]
     assert (row["attempts"], row["tries"]["count"]) == (2, 1)
     page = (await client.get("/orders/messages?phase=retry")).text
-    assert 'title="tried 1 times, the first at ' in page
+    assert 'title="tried 1 time, the first at ' in page
     assert re.search(r"2 attempts, 1 try, the first <time", (await client.get(f"/orders/messages/{retried.id}")).text)
     (shown,) = (await client.json(f"/orders/messages/{retried.id}"))["messages"]
     assert shown["tries"] == row["tries"]

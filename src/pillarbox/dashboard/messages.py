@@ -269,7 +269,7 @@ async def show_message(view: View) -> Page:
         "behind_more": behind_more,
         "headers": hide_headers(message.headers),
         "wire": list_wire_headers(message),
-        "why": f"Tried {own_tries.count} times, {NOT_GIVEN_UP}."
+        "why": f"Tried {own_tries.count} time{'s' * (own_tries.count != 1)}, {NOT_GIVEN_UP}."
         if own_tries is not None and is_waiting and not message.state.is_closed
         else "",
         "trace": _find_trace(view, message),

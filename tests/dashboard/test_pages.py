@@ -114,6 +114,18 @@ def test_a_badge_says_if_counting_stopped_at_a_limit() -> None:
     assert Sample(status=status).failed_text == Sample(status=None).inbox_text == ""
 
 
+async def test_very_many_destinations_leave_the_overview_small(memory: OpenStore, build_client: Build) -> None:
+    await memory.writer.insert([sample(destination=f"shop-{number}") for number in range(130)])
+    client = build_client(memory)
+
+    page = (await client.get("/orders/")).text
+
+    assert len(re.findall('<tr class="line ', page)) == len(re.findall('<li class="alert ', page)) == 100
+    assert "30 more need less: <a" in page
+    assert '30 more need less: <a href="?format=json">JSON</a> has all of them.' in page
+    assert len((await client.json("/orders/"))["alerts"]) == 130
+
+
 async def test_no_page_has_a_banner_and_every_page_has_the_count(
     opened: OpenStore, filled: Filled, build_client: Build
 ) -> None:

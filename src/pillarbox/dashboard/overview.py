@@ -16,7 +16,7 @@ __all__ = ["find_window", "show_charts", "show_overview"]
 
 _MOST_BANDS = 500
 _MOST_LINES = 100
-"""Lines on the overview; the page of destinations has all of them."""
+"""Lines and folded alerts on the overview; the page of destinations has all lines."""
 
 
 async def show_overview(view: View) -> Page:
@@ -26,12 +26,14 @@ async def show_overview(view: View) -> Page:
     window = find_window(view)
     served = [] if status is None else [one for one in status.destinations if one.name != SKIPPED_DESTINATION]
     oldest = min((one.oldest_due_at for one in served if one.oldest_due_at is not None), default=None)
+    groups = merge_alerts(sample.alerts)
     steps = [] if status is None else list_first_steps(status, has_delivered=await _has_delivered(view, status))
     context = {
         "status": status,
         "lines": sample.lines[:_MOST_LINES],
         "lines_left": max(len(sample.lines) - _MOST_LINES, 0),
-        "groups": merge_alerts(sample.alerts),
+        "groups": groups[:_MOST_LINES],
+        "groups_left": max(len(groups) - _MOST_LINES, 0),
         "alerts_summary": summarize_alerts(sample.alerts),
         "steps": steps,
         "oldest": oldest,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
+from pillarbox.cli.inbox import inbox as inbox_commands
 from pillarbox.contracts.store import Selection
 from pillarbox.contracts.writer import Fail
 from pillarbox.dashboard import Role, listing
@@ -431,6 +436,28 @@ async def test_many_messages_of_an_inbox_are_counted_and_their_number_is_typed(
         assert (await client.post("/orders/inbox/discard", refused)).status_code == 400
     job = await client.act("/orders/inbox/discard", {**form, "typed": "1,050"})
     assert (job["state"], job["matched"], job["changed"]) == ("done", 1_050, 1_050)
+
+
+@pytest.mark.parametrize("message_id", ["--yes", "--error=x", "-h", "a; rm -rf x", "$(id)", "m-1"])
+async def test_a_command_names_the_message_whatever_its_id_is(
+    message_id: str, memory: OpenStore, build_client: Build
+) -> None:
+    await memory.writer.execute(
+        Fail(names=Names(), consumer="my invoices", source="/shop", message_id=message_id, attempts=3,
+             error="ValueError: no", message=to_incoming(sample()))
+    )  # fmt: skip
+    client = build_client(memory)
+    query = urlencode({"consumer": "my invoices", "message_id": message_id})
+
+    for path, command in (("message", "show"), ("redrive", "redrive"), ("discard", "discard")):
+        page = (await client.get(f"/orders/inbox/{path}?{query}")).text
+        (text,) = re.findall('data-copy="([^"]*)"', page)
+        words = shlex.split(html.unescape(text))
+        assert words[:3] == ["pillarbox", "inbox", command]
+        with inbox_commands.commands[command].make_context(command, words[3:]) as context:
+            given = context.params.get("message_ids", (context.params.get("message_id"),))
+            assert (given, context.params["consumer"]) == ((message_id,), "my invoices")
+            assert not context.params.get("yes")
 
 
 async def test_what_arrived_and_was_not_kept_is_the_reason_that_a_job_of_an_inbox_says(

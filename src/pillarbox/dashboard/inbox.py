@@ -66,7 +66,7 @@ async def show_inbox(view: View) -> Page:
         "asked": asked,
         "records": records,
         "retention": view.source.relay_settings.retention,
-        "command": describe_inbox_command(selection),
+        "command": describe_inbox_command(selection, "show" if selection.message_ids else "list"),
         "at": now,
     }
     document: dict[str, Any] = {
@@ -162,6 +162,9 @@ async def show_failure(view: View) -> Page:
         "document": {name: value for name, value in document.items() if name != "headers" and value not in (None, "")},
         "headers": hide_headers(headers) if isinstance(headers, dict) else {},
         "query": _to_query(failure),
+        "command": describe_inbox_command(
+            InboxSelection(consumer=failure.consumer, message_ids=[failure.message_id]), "show"
+        ),
         "at": await view.now(),
     }
     return Page("inbox_message.html", "Failed message of an inbox", context, {"failures": [document]}, section="inbox")
@@ -267,16 +270,21 @@ async def _count(store: Store, selection: InboxSelection, verb: Verb) -> tuple[S
     return found, _Matched(total - unkept, more, unkept)
 
 
-def describe_inbox_command(selection: InboxSelection, verb: Verb | None = None, *, reason: str = "") -> str:
-    """Write the command line that does the same: with every condition, for one left out would select more."""
-    parts = ["pillarbox inbox", "list" if verb is None else verb.value, *map(shlex.quote, selection.message_ids or ())]
+def describe_inbox_command(selection: InboxSelection, name: Verb | str, *, reason: str = "") -> str:
+    """Write the command line that does the same: with every condition, for one left out would select more.
+
+    Message ids come from outside: one that begins with a dash must not be read as an option.
+    """
+    parts = ["pillarbox inbox", str(name)]
     if selection.consumer is not None:
         parts.append(f"--consumer {shlex.quote(selection.consumer)}")
-    if selection.error is not None:
+    if selection.error is not None and name != "show":
         parts.append(f"--error {shlex.quote(selection.error)}")
-    if verb is not None and (reason or ACTIONS[verb].needs_reason):
+    if isinstance(name, Verb) and (reason or ACTIONS[name].needs_reason):
         parts.append(f"--reason {shlex.quote(reason or 'why')}")
-    return " ".join(parts)
+    ids = selection.message_ids or ()
+    parts += ["--"] if any(one.startswith("-") for one in ids) else []
+    return " ".join([*parts, *map(shlex.quote, ids)])
 
 
 def _check_named(selection: InboxSelection, verb: Verb) -> None:

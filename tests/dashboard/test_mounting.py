@@ -165,6 +165,36 @@ async def test_one_bad_tenant_does_not_hide_its_neighbours(tmp_path: Path, caplo
     assert len([text for text in caplog.messages if text.startswith("a tenant is not shown: ")]) == 4
 
 
+async def test_commands_name_the_store_that_they_mean(tmp_path: Path) -> None:
+    for name in ("orders", "billing"):
+        await open_schema(f"sqlite:///{tmp_path}/{name}.db").install()
+    one, many = tmp_path / "one.toml", tmp_path / "many.toml"
+    one.write_text(f'[store]\nurl = "sqlite:///{tmp_path}/orders.db"\n')
+    many.write_text("".join(f'[stores.{x}]\nurl = "sqlite:///{tmp_path}/{x}.db"\n' for x in ("orders", "billing")))
+    given = f"sqlite:///{tmp_path}/billing.db"
+
+    async def read(config: Config, stores: dict[str, str], path: str) -> str:
+        dashboard = build_dashboard(config, stores, host="127.0.0.1", login=(login := UrlLogin("ann")))
+        transport = httpx.ASGITransport(app=dashboard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            await http.get(login.add_token("http://127.0.0.1/"))
+            page = (await http.get(path)).text
+        await dashboard.close()
+        return page
+
+    chosen = 'data-copy="pillarbox messages list --store {} --state failed"'
+    alone = await read(Config.load(one), {}, "/main/messages?state=failed")
+    assert 'data-copy="pillarbox messages list --state failed"' in alone
+    assert chosen.format("billing") in await read(Config.load(many), {}, "/billing/messages?state=failed")
+    assert chosen.format(given) in await read(Config.load(one), {"b": given}, "/b/messages?state=failed")
+    for path, command in (
+        ("system", "pillarbox doctor --store billing"),
+        ("inbox?message_id=--yes", "pillarbox inbox show --store billing -- --yes"),
+        ("", "pillarbox relay --store billing --to billing=amqp://localhost"),
+    ):
+        assert command in await read(Config.load(many), {}, f"/billing/{path}"), path
+
+
 def test_a_source_reads_its_thresholds_from_the_configuration() -> None:
     config = Config.load(environ={"PILLARBOX_STORE": "sqlite:///not-opened.db", "PILLARBOX_ALERTS_FAILED": "7"})
 

@@ -79,7 +79,9 @@ def _open_configured(config: Config) -> dict[str, StoreSource]:
         try:
             store = open_store(address.url, names=address.names, shared=shared)
             label = redact_url(str(address))
-            sources[check_store_name(name)] = StoreSource(name, store, label=label, config=_with_store(config, name))
+            sources[check_store_name(name)] = StoreSource(
+                name, store, label=label, config=_with_store(config, name), choice=name
+            )
         except ConfigError as error:
             if name in configured.named:
                 raise
@@ -98,7 +100,9 @@ def _run_in_thread(ask: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
 def _open_source(name: str, config: Config) -> StoreSource:
     url, names = read_store(config)
     store: Store = open_store(url, names=names)
-    return StoreSource(name, store, label=redact_url(str(url)), config=config)
+    label = redact_url(str(url))
+    is_chosen = ("store", "url") in config.flags  # and not by the file or a variable, which commands read too
+    return StoreSource(name, store, label=label, config=config, choice=label if is_chosen else "")
 
 
 def _with_store(config: Config, url: str) -> Config:

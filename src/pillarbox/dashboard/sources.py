@@ -40,11 +40,15 @@ _TIMEOUT: Final = 10.0
 class StoreSource:
     """One store of a dashboard: opened when it is first needed, in the loop that needs it."""
 
-    def __init__(self, name: str, store: Store, *, label: str = "", config: Config | None = None) -> None:
+    def __init__(
+        self, name: str, store: Store, *, label: str = "", config: Config | None = None, choice: str = ""
+    ) -> None:
         self.name = name
         self.store = store
         self.label = label
         """Its URL without secrets, for people."""
+        self.choice = choice
+        """What `--store` must say for commands to mean this store; empty if they mean it without."""
         self.config = config
         self.destinations: Mapping[str, ConfiguredDestination] = _read_destinations(config)
         """Those that the configuration knows."""

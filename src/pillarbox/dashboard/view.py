@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +25,8 @@ __all__ = ["Answer", "Page", "Redirect", "View", "wants_json"]
 
 _MAX_FORM: Final = 256 * 1024
 _FORM_SECONDS: Final = 10.0
+_COMMAND: Final = re.compile(r"\Apillarbox(?: [a-z]+(?= |\Z))+")
+"""The words of a command, before its options and what follows them."""
 
 
 class Page(NamedTuple):
@@ -87,6 +91,11 @@ class View:
         """Return the address of a page of this store, below wherever the dashboard is mounted."""
         address = f"{self.root}/{quote(store or self.source.name)}/{path}"
         return f"{address}?{query}" if query else address
+
+    def command(self, text: str) -> str:
+        """Return a command line that means this store: without its name it may mean another one."""
+        choice = self.source.choice
+        return _COMMAND.sub(lambda found: f"{found[0]} --store {shlex.quote(choice)}", text) if choice else text
 
     async def open(self) -> Store:
         """Return the store, connected. A page that refreshes by itself shares its reads with the other viewers."""

@@ -441,6 +441,12 @@ def test_dashes_and_plus_signs_within_a_text_stay_as_they_are() -> None:
     assert "a well-known cause, e.g. 1+1" in to_csv([entry(Action.PAUSED, reason="a well-known cause, e.g. 1+1")])
 
 
+def test_no_value_of_a_payload_is_hidden_by_another_one_of_its_name() -> None:
+    payload = b'{"total": 1, "more": {"total": 10, "total": 99}}'
+
+    assert format_payload(payload, "application/json") == payload.decode()
+
+
 def test_a_large_payload_is_cut_before_it_is_read() -> None:
     largest = b"[" + b"1," * (MOST_SHOWN // 2 - 1) + b"1]"
     assert len(largest) > MOST_SHOWN

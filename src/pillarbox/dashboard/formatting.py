@@ -156,7 +156,7 @@ def format_payload(payload: bytes, content_type: str) -> str:
     """Format a payload to read: JSON with line breaks and every number as it was written; other text as it is.
 
     The payload is cut first, because formatting a large one would hold up every other page. A part of a JSON document
-    is shown as it was sent, and so is a document that is nested too deep.
+    is shown as it was sent, and so is a document that is nested too deep, or names a field twice.
     """
     is_cut = len(payload) > MOST_SHOWN
     # An incremental decoder leaves out the bytes of a character that was cut in two.
@@ -164,7 +164,9 @@ def format_payload(payload: bytes, content_type: str) -> str:
     if is_json(content_type) and not is_cut:
         try:
             # Numbers stay texts: 12345678901234567890 and 1.10 must not change on the way to the page.
-            document = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+            document = json.loads(
+                text, parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_to_object
+            )
             text, is_cut = _indent(document)
         except (ValueError, RecursionError):
             pass
@@ -181,6 +183,14 @@ def _indent(document: object) -> tuple[str, bool]:
         if size > MOST_SHOWN:
             return "".join(lines)[:MOST_SHOWN], True
     return "".join(lines), False
+
+
+def _to_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Build an object; ValueError if a name stands twice, because one of its values would be hidden."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
+    return found
 
 
 class _Number(str):

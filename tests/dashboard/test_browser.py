@@ -22,6 +22,7 @@ from tests.support.dashboard.browser import (
     open_page,
     serve_calm_story,
     serve_empty_story,
+    serve_long_story,
     serve_story,
 )
 from tests.support.dashboard.story import CORRELATION
@@ -249,6 +250,23 @@ def test_no_table_is_cut_between_a_desk_and_a_phone(width: int, browser: Browser
         for name, path in PAGES.items():
             page.goto(story + path.format(failed=failed))
             assert page.evaluate(_CUT) == [], name
+
+
+LONG = "customer-data-platform-events-production-eu"
+
+
+def test_no_table_is_cut_where_names_are_long(browser: Browser) -> None:
+    paths = ("", "messages?state=failed", "failures", "destinations", f"destinations/{LONG}", "relays", "activity",
+             f"redrive?state=failed&destination={LONG}")  # fmt: skip
+    with serve_long_story() as address:
+        for width in (1580, 1440, 1280, 1270, 1024, 375):
+            with open_page(browser, width=width) as page:
+                for path in paths:
+                    page.goto(address + path)
+                    assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+                    assert page.evaluate(_CUT) == [], (path, width)
+                page.goto(address)
+                expect(page.locator(f'.line-name[title="{LONG}"]')).to_have_text(LONG)
 
 
 @pytest.mark.parametrize("width", [1280, 375])

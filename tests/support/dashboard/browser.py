@@ -20,6 +20,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from pillarbox.brokers.memory import MemoryTransport
+from pillarbox.contracts.store import Selection
 from pillarbox.contracts.writer import Insert
 from pillarbox.dashboard import Dashboard, local_user
 from pillarbox.dashboard.serve import BackgroundServer
@@ -30,12 +31,13 @@ from pillarbox.stores.factory import open_schema
 from pillarbox.stores.sqlite.store import SqliteStore
 from pillarbox.testing.samples import sample
 from pillarbox.writers.sqlite import SqliteWriter
-from tests.support.dashboard.story import Story, tell_story
+from tests.support.dashboard.seed import Relaying
+from tests.support.dashboard.story import MemoryWriter, Story, tell_story
 from tests.support.packages import install
 from tests.support.servers import ServerMissing
 
 __all__ = ["AXE", "Shop", "find_chromium", "open_browser", "open_page", "serve_calm_story", "serve_empty_story",
-           "serve_story"]  # fmt: skip
+           "serve_long_story", "serve_story"]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -122,6 +124,33 @@ def serve_empty_story() -> AbstractContextManager[str]:
 
     async def build() -> Story:
         return Story()
+
+    return _serve(build)
+
+
+def serve_long_story() -> AbstractContextManager[str]:
+    """Serve a store with long names and much of everything, as systems that have grown have it."""
+
+    async def build() -> Story:
+        story = Story()
+        names = ("billing", "notifications-email-eu-west-1", "customer-data-platform-events-production-eu")
+        rows = [(name, number) for name in names for number in range(1_200)]
+        await MemoryWriter(story.orders).insert(
+            [
+                sample(destination=name, key=f"customer-4711-of-the-branch-in-{number}", topic="orders.placed.v1",
+                       type="com.example.orders.placed")
+                for name, number in rows
+            ]
+        )  # fmt: skip
+        relay = Relaying(story.orders, *names, service="notification-service-production", reachable=names[:1])
+        await relay.start()
+        for name in names:
+            ids = [one.id for one in await story.orders.find(Selection(destination=name), limit=3)]
+            await relay.fail(name, ids[:2], "https://hooks.example/v1/accounts answered 422 Unprocessable Entity")
+            await relay.retry(name, ids[2:], "answered 503", delay=timedelta(minutes=5))
+        for name in names[1:]:
+            await story.orders.pause(name, by="ann.of.the.night.shift@corp.example", reason="they move their accounts")
+        return story
 
     return _serve(build)
 

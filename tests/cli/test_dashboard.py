@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from pillarbox import Outbox
-from pillarbox.cli.dashboard import parse_stores
+from pillarbox.cli.dashboard import parse_stores, to_public_address
+from pillarbox.dashboard.settings import DashboardSettings
 from pillarbox.errors import ConfigError
 from tests.support.cli.program import PROGRAM, environment, forbid_imports, pillarbox
 from tests.support.cli.relay_process import RelayProcess
@@ -43,12 +44,16 @@ def find_address(line: str) -> str:
     return found[0]
 
 
+async def read_printed(program: RelayProcess) -> str:
+    assert program.process.stdout is not None
+    async with asyncio.timeout(60):
+        return (await program.process.stdout.readline()).decode().strip()
+
+
 @asynccontextmanager
 async def log_in(program: RelayProcess, address: str) -> AsyncIterator[httpx.AsyncClient]:
     """Open the address with the token that the program prints on stdout, and nothing else there."""
-    assert program.process.stdout is not None
-    async with asyncio.timeout(60):
-        printed = (await program.process.stdout.readline()).decode().strip()
+    printed = await read_printed(program)
     assert re.fullmatch(re.escape(address) + r"\?token=[\w-]{43}", printed), printed
     async with httpx.AsyncClient(base_url=address, timeout=60) as http:
         answer = await http.get(printed)
@@ -97,6 +102,47 @@ async def test_a_relay_serves_it_beside_its_probes(tmp_path: Path) -> None:
             assert "billing" in page.text
         program.signal(signal.SIGTERM)
         assert await program.wait_until_ended() == 0
+
+
+@pytest.mark.parametrize(("arguments", "listens"), [
+    (("dashboard",), "The dashboard listens at"),
+    (("relay", "--to", "billing=memory:", "--dashboard"), "the dashboard, probes and metrics are served at"),
+])  # fmt: skip
+async def test_the_address_that_is_printed_is_that_below_the_proxy(
+    arguments: Sequence[str], listens: str, tmp_path: Path
+) -> None:
+    install(tmp_path, "a")
+    (tmp_path / "pillarbox.toml").write_text('[store]\nurl = "sqlite:///a.db"\n[dashboard]\nroot_path = "/ops"\n')
+    async with start(tmp_path, *arguments, "--http", "127.0.0.1:0") as program:
+        address = find_address(await program.wait_for_line(listens))
+        printed = await read_printed(program)
+        assert printed.startswith("/ops/?token=")
+        async with httpx.AsyncClient(base_url=address, timeout=30) as http:
+            answer = await http.get(printed.removeprefix("/ops"))  # as the proxy asks
+            assert (answer.status_code, answer.headers["location"]) == (303, "/ops/")
+            cookie = answer.headers["set-cookie"]
+            assert "; Path=/ops;" in cookie
+            page = await http.get("/main/", headers={"cookie": cookie.partition(";")[0]})
+            assert (page.status_code, 'href="/ops/main/messages"' in page.text) == (200, True)
+            if arguments[0] == "relay":
+                assert (await http.get("/livez")).status_code == 200
+        program.signal(signal.SIGTERM)
+        assert await program.wait_until_ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "root_path", "address"),
+    [
+        (None, "", "http://127.0.0.1:1/"),
+        ("https://ops.example/x", "", "http://127.0.0.1:1/"),
+        (None, "/x", "/x/"),
+        ("https://ops.example/x/", "/x", "https://ops.example/x/"),
+    ],
+)
+def test_people_open_it_through_the_proxy(url: str | None, root_path: str, address: str) -> None:
+    settings = DashboardSettings(url=url, root_path=root_path)
+
+    assert to_public_address("http://127.0.0.1:1/", settings) == address
 
 
 async def test_a_relay_delivers_while_600_connections_to_its_page_send_half_a_request(tmp_path: Path) -> None:

@@ -41,7 +41,11 @@ def serve_health(address: tuple[str, int] | None, build_app: Callable[[], Health
 
 @contextmanager
 def serve_app(
-    address: tuple[str, int], build_app: Callable[[], Any], *, on_start: Callable[[str], None]
+    address: tuple[str, int],
+    build_app: Callable[[], Any],
+    *,
+    root_path: str = "",
+    on_start: Callable[[str], None],
 ) -> Iterator[None]:
     """Serve an ASGI app in a thread of its own while the block runs: it answers while the relay's loop hangs.
 
@@ -50,7 +54,7 @@ def serve_app(
     from pillarbox.dashboard.serve import BackgroundServer
 
     host, port = address
-    server = BackgroundServer(build_app, host=host, port=port)
+    server = BackgroundServer(build_app, host=host, port=port, root_path=root_path)
     server.start()
     program_log.info("the dashboard, probes and metrics are served at %s", server.address)
     on_start(server.address)

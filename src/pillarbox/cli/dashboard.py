@@ -16,7 +16,7 @@ from pillarbox.cli._logs import LogSettings, start_logging
 from pillarbox.cli._options import SettingOption
 from pillarbox.cli._output import echo, say
 from pillarbox.config import Config, read_section, to_variable
-from pillarbox.dashboard.settings import read_dashboard_section
+from pillarbox.dashboard.settings import DashboardSettings, read_dashboard_section
 from pillarbox.errors import ConfigError
 from pillarbox.operations.health import parse_address
 from pillarbox.relay.addresses import MAIN, split_store_choice
@@ -25,7 +25,7 @@ from pillarbox.settings import ConfigOrigin, ConfigValue, KeyPath
 if TYPE_CHECKING:
     from pillarbox.dashboard.login import UrlLogin
 
-__all__ = ["dashboard", "open_browser", "parse_stores", "show_login"]
+__all__ = ["dashboard", "open_browser", "parse_stores", "show_login", "to_public_address"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,15 +70,28 @@ def dashboard(config: str | None, stores: Sequence[str], http: str, open_: bool,
     app = build_dashboard(loaded, named, host=host)
 
     def announce(address: str) -> None:
-        address = f"{address.rstrip('/')}{settings.root_path}/"
-        say(f"The dashboard is at {address} until Ctrl-C.")
+        if settings.root_path:
+            say(f"The dashboard listens at {address} until Ctrl-C, for a proxy that removes {settings.root_path}.")
+        else:
+            say(f"The dashboard is at {address} until Ctrl-C.")
+        address = to_public_address(address, settings)
         if app.login is not None:
             address = show_login(app.login, address)
-        if open_:
+        if open_ and not address.startswith("/"):
             open_browser(address, into=stack)
 
     with ExitStack() as stack:
         serve_dashboard(app, host=host, port=port, root_path=settings.root_path, on_start=announce)
+
+
+def to_public_address(address: str, settings: DashboardSettings) -> str:
+    """Return where people open a dashboard that listens at an address: through the proxy, if it serves it below a path.
+
+    Without `url` the address of the proxy is not known, and the path alone is returned.
+    """
+    if not settings.root_path:
+        return address
+    return f"{(settings.url or settings.root_path).rstrip('/')}/"
 
 
 def show_login(login: UrlLogin, address: str, *, show: Callable[[str], None] = echo) -> str:

@@ -20,9 +20,10 @@ from pillarbox.cli._options import configuration_options
 from pillarbox.cli._process import RelayProcess
 from pillarbox.cli._signals import stop_on_signals
 from pillarbox.cli._supervisor import supervise
-from pillarbox.cli.dashboard import show_login
+from pillarbox.cli.dashboard import show_login, to_public_address
 from pillarbox.config import Config, read_outbox_section, read_section
 from pillarbox.contracts.store import Count, MonitorStore, Phase, PhaseCount, Selection
+from pillarbox.dashboard.settings import read_dashboard_section
 from pillarbox.errors import ConfigError, MissingExtra, StoreBusy, StoreUnavailable
 from pillarbox.message import SKIPPED_DESTINATION, State
 from pillarbox.operations.configuration import read_handed_off, read_near_failure, read_thresholds
@@ -296,16 +297,16 @@ def _serve(
         return serve_health(address, build_app)
     from pillarbox.dashboard.serve import ProbesAndDashboard, build_dashboard
 
-    host = address[0]
+    host, settings = address[0], read_dashboard_section(config)
 
     def build() -> ProbesAndDashboard:
         return ProbesAndDashboard(build_app(), build_dashboard(config, {}, host=host, login=login))
 
     def announce(address: str) -> None:
         if login is not None:
-            show_login(login, address)
+            show_login(login, to_public_address(address, settings))
 
-    return serve_app(address, build, on_start=announce)
+    return serve_app(address, build, root_path=settings.root_path, on_start=announce)
 
 
 class OutageTracker(Telemetry):

@@ -122,7 +122,7 @@ async def test_a_heartbeat_alone_is_no_news() -> None:
 
 async def test_what_cannot_be_read_takes_no_page_away(caplog: pytest.LogCaptureFixture) -> None:
     class OddStore(CountedStore):
-        async def inbox_counts(self, *, limit: int) -> Any:
+        async def inbox_counts(self, *, limit: int = 100_000) -> Any:
             raise TypeError("'<' not supported between instances of 'bytes' and 'str'")
 
     store = OddStore()

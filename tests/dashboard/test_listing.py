@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -110,7 +110,8 @@ async def test_a_message_is_found_by_its_message_id_among_many() -> None:
 
     (found,) = await find_by_message_id(store, wanted.message_id, correlation_id="shared")
     assert found.message_id == wanted.message_id
-    assert await find_by_message_id(store, uuid4()) == []
+    for unknown in (uuid4(), UUID(int=0), UUID(int=2**128 - 1), UUID("f0000000-0000-4000-8000-000000000000")):
+        assert await find_by_message_id(store, unknown) == []
 
 
 async def test_a_walk_ends_where_everything_was_written_before_the_time_that_is_asked_for() -> None:

@@ -129,6 +129,8 @@ async def _find_window(
 
 # --- one message ---
 
+_LATEST: Final = 253_402_300_799_000
+"""The last second of the calendar, in milliseconds."""
 _PROBES: Final = 64
 """The most steps of a search for the place of a time among the ids: each halves what is left."""
 
@@ -163,7 +165,8 @@ async def _locate(store: OperatorStore, message_id: UUID) -> tuple[int, int]:
     if not ends[0] or not ends[1]:
         return 0, 1
     low, high = ends[0][0].id - 1, ends[1][0].id + 1
-    made_at = datetime.fromtimestamp((message_id.int >> 80) / 1_000, UTC)
+    # An id of another version has no time, and may have any number in its place.
+    made_at = datetime.fromtimestamp(min(message_id.int >> 80, _LATEST) / 1_000, UTC)
     for _ in range(_PROBES):
         if high - low <= LOOKED_AT:
             break

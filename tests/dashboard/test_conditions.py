@@ -132,6 +132,13 @@ def test_lines_with_the_worst_conditions_come_first() -> None:
     assert count_attention(lines[3:]) == Attention(0, None)
 
 
+def test_advice_quotes_the_name_of_a_consumer() -> None:
+    inbox = InboxCount(consumer="my invoices; id", failed=2, oldest_at=NOW - MINUTE)
+    (alert,) = [one for one in find_alerts(status(inboxes=[inbox]), Thresholds()) if one.consumer]
+
+    assert "`pillarbox inbox redrive --consumer 'my invoices; id'`" in alert.do
+
+
 def test_inboxes_and_relays_have_lines_too() -> None:
     inbox = InboxCount(consumer="invoices", failed=2, oldest_at=NOW - MINUTE)
     lines = {line.name: line for line in list_found(relays=[], inboxes=[inbox])}

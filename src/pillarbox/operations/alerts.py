@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
@@ -297,6 +298,7 @@ def _check_inboxes(status: Status, limits: Thresholds) -> Iterator[Alert]:
     for one in status.inboxes:
         if one.failed > limits.inbox_failed:
             count = f"{one.failed:,}{'+' if one.more else ''} {_choose(one.failed, 'message', 'messages')}"
+            chosen = f"--consumer {shlex.quote(one.consumer)}"
             age = format_duration(_round(max(status.at - one.oldest_at, timedelta(0))))
             yield Alert(
                 name="inbox_failed",
@@ -305,8 +307,8 @@ def _check_inboxes(status: Status, limits: Thresholds) -> Iterator[Alert]:
                 consumer=one.consumer,
                 what=f"{count} that {one.consumer} could not handle {_choose(one.failed, 'needs', 'need')} "
                 f"attention, the oldest for {age}.",
-                do=f"See why with `pillarbox inbox list --consumer {one.consumer}`, fix the cause, then "
-                f"`pillarbox inbox redrive --consumer {one.consumer}`.",
+                do=f"See why with `pillarbox inbox list {chosen}`, fix the cause, then "
+                f"`pillarbox inbox redrive {chosen}`.",
             )
 
 

@@ -322,8 +322,27 @@ async def test_a_failure_beside_a_conflict_is_a_failure(handlers: Handlers, tran
     assert (outcome.not_now, outcome.rejected, outcome.error and "KeyError" in outcome.error) == (False, False, True)
 
 
+class _Abort(BaseException):
+    """Like a timeout of gevent, or an outcome of pytest."""
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize("is_async", [True, False])
-@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), StopIteration()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(1),
+        asyncio.CancelledError(),
+        StopIteration(),
+        _Abort(),
+        BaseExceptionGroup("two", [_Abort()]),
+        _Mute(),
+    ],
+)
 async def test_a_handler_cannot_end_the_relay(
     handlers: Handlers, transport: HandlersTransport, error: BaseException, is_async: bool
 ) -> None:
@@ -336,6 +355,17 @@ async def test_a_handler_cannot_end_the_relay(
     handlers.on(OrderPlaced)(awaited if is_async else plain)
     outcome = await asyncio.wait_for(sent(transport), timeout=30)
     assert (outcome.delivered, outcome.rejected) == (False, False)
+
+
+async def test_a_handler_in_a_thread_cannot_interrupt_the_relay(
+    handlers: Handlers, transport: HandlersTransport
+) -> None:
+    @handlers.on(OrderPlaced)
+    def bill(event: OrderPlaced) -> None:
+        raise KeyboardInterrupt
+
+    outcome = await sent(transport)
+    assert (outcome.delivered, (outcome.error or "").endswith("bill raised KeyboardInterrupt")) == (False, True)
 
 
 async def test_what_cannot_be_decoded_is_rejected(handlers: Handlers, transport: HandlersTransport) -> None:

@@ -28,7 +28,7 @@ from pillarbox.errors import ConfigError, DecodeError, MessageRejected, Transpor
 from pillarbox.events import decode
 from pillarbox.handlers import Handler, Handlers
 from pillarbox.message import Message
-from pillarbox.redaction import format_traceback, redact_line
+from pillarbox.redaction import format_traceback, redact_error, redact_line
 from pillarbox.settings import parse_options
 from pillarbox.user_code import import_object
 
@@ -136,8 +136,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        message = f": {self.error}" if str(self.error) else ""
-        return redact_line(f"{self.handler.name} raised {type(self.error).__name__}{message}")
+        return f"{self.handler.name} raised {redact_error(self.error).removesuffix(':')}"
 
 
 async def _call(handler: Handler, event: object, message: Message, pool: ThreadPoolExecutor) -> _Failure | None:
@@ -147,20 +146,22 @@ async def _call(handler: Handler, event: object, message: Message, pool: ThreadP
         if handler.is_async:
             await cast("Awaitable[object]", handler.function(*arguments))
         else:
-            await _call_in_thread(handler, arguments, pool)
+            return await _call_in_thread(handler, arguments, pool)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling() > 0:
             raise
         # Something inside the handler was cancelled, and not the caller.
         return _Failure(handler, error)
-    except (Exception, SystemExit) as error:
-        # SystemExit too: a handler must not be able to end the relay.
+    except BaseException as error:
+        # Not only `Exception`: a SystemExit must not end the relay, and what nobody catches answers for no message.
         return _Failure(handler, error)
     return None
 
 
-async def _call_in_thread(handler: Handler, arguments: tuple[object, ...], pool: ThreadPoolExecutor) -> None:
+async def _call_in_thread(handler: Handler, arguments: tuple[object, ...], pool: ThreadPoolExecutor) -> _Failure | None:
     def call() -> object:
         try:
             return handler.function(*arguments)
@@ -170,9 +171,10 @@ async def _call_in_thread(handler: Handler, arguments: tuple[object, ...], pool:
 
     result = await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, call)
     if isinstance(result, _Failure):
-        raise result.error
+        return result
     if inspect.isawaitable(result):
         await result
+    return None
 
 
 def _to_outcome(failures: Sequence[_Failure]) -> Outcome:

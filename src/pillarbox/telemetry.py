@@ -146,7 +146,7 @@ class Telemetry:
         """One address of the destination takes nothing. `is_missing`: it does not exist, or is forbidden."""
 
     def on_address_unblocked(self, destination: str, address: str) -> None:
-        """The address takes messages again."""
+        """The address takes messages again, or nothing waits for it any more."""
 
     def on_paused(self, destination: str, *, reason: str) -> None:
         """The destination was paused."""
@@ -345,7 +345,7 @@ class LoggingTelemetry(Telemetry):
 
     def on_address_unblocked(self, destination: str, address: str) -> None:
         extra = _fields(destination) | {"address": address}
-        log.warning("%s takes messages for %s again", destination, address, extra=extra)
+        log.warning("%s is no longer blocked for %s", destination, address, extra=extra)
 
     def on_paused(self, destination: str, *, reason: str) -> None:
         log.warning("%s is paused: %s", destination, redact_line(reason), extra=_fields(destination))

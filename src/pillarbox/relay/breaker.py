@@ -6,6 +6,7 @@ Pure: times are the caller's monotonic seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -27,6 +28,11 @@ _PROBE_TIME: Final = 2.0
 HELD_PER_SECOND: Final = 1_000
 _LONGEST_SPREAD: Final = 300.0
 """What waits for an address comes back at this rate, so that reading it again and again leaves room for the others."""
+_UNUSED_AFTER: Final = 60.0
+"""Seconds after which an address is unused: all that waited for it should have come back. Forgetting one that is still
+awaited costs a few tries that spend nothing."""
+_LOOK_INTERVAL: Final = 10.0
+"""Seconds between two looks for unused addresses."""
 _HOLD_STEP: Final = 0.05
 """Seconds of which a hold is a multiple: stores record in one statement what waits equally long for one reason."""
 
@@ -147,6 +153,8 @@ class _Address:
         self.held = 0
         """How many messages were held since its last probe."""
         self.probe_until = 0.0
+        self.awaited_until = 0.0
+        """Time until which a message that was held comes back."""
 
 
 class AddressBreakers:
@@ -160,6 +168,9 @@ class AddressBreakers:
         self._addresses: dict[str, _Address] = {}
         """Those that refused something since their last acknowledgement. Oldest first."""
         self._blocked = 0
+        self._displaced: list[str] = []
+        """Blocked ones that were forgotten for others, and not returned by `forget_unused` yet."""
+        self._looked_at = self._watched_since = -math.inf
 
     @property
     def has_refusals(self) -> bool:
@@ -195,7 +206,9 @@ class AddressBreakers:
         if known is None:
             known = self._addresses[address] = _Address()
             if len(self._addresses) > _MAX_ADDRESSES:
-                self._forget(next(iter(self._addresses)))
+                oldest = next(iter(self._addresses))
+                if self._forget(oldest):
+                    self._displaced.append(oldest)
         known.row.add(message_id)
         is_news = known.breaker.is_closed
         if is_news and not known.row.is_outage and not is_missing:
@@ -233,8 +246,29 @@ class AddressBreakers:
         known.held += 1
         wait = max(known.breaker.until, known.probe_until) - now
         spread = min(known.held / HELD_PER_SECOND, _LONGEST_SPREAD) + wait / 10
-        seconds = max(wait, 0.0) + dice * spread
-        return timedelta(seconds=math.ceil(seconds / _HOLD_STEP) * _HOLD_STEP), known.breaker.reason or ""
+        seconds = math.ceil((max(wait, 0.0) + dice * spread) / _HOLD_STEP) * _HOLD_STEP
+        known.awaited_until = max(known.awaited_until, now + seconds)
+        return timedelta(seconds=seconds), known.breaker.reason or ""
+
+    def forget_unused(self, now: float) -> Sequence[str]:
+        """Forget the blocked addresses for which nothing comes any more; return them.
+
+        What waited for one was discarded or failed, or another relay sends it: nothing would ever unblock it here.
+        """
+        if now - self._looked_at < _LOOK_INTERVAL or not (self._blocked or self._displaced):
+            return ()
+        if now - self._looked_at > _UNUSED_AFTER:
+            self._watched_since = now  # nothing was read meanwhile, as in a pause
+        self._looked_at = now
+        unused = [
+            address
+            for address, known in self._addresses.items()
+            if not known.breaker.is_closed and now > max(known.awaited_until, self._watched_since) + _UNUSED_AFTER
+        ]
+        for address in unused:
+            self._forget(address)
+        displaced, self._displaced = self._displaced, []
+        return [*displaced, *unused]
 
     def describe(self) -> dict[str, str]:
         """Return the blocked addresses, each with the reason."""

@@ -213,6 +213,11 @@ class DestinationState:
         if self.breaker.hurry(now):
             self.read_event.set()
 
+    def forget_unused_addresses(self) -> None:
+        """Report the blocked addresses as unblocked for which nothing comes any more."""
+        for address in self.addresses.forget_unused(self.clock.monotonic()):
+            self.telemetry.on_address_unblocked(self.name, address)
+
     def pause(self, reason: str) -> None:
         """Stop serving the destination, because a person paused it."""
         if self.pause_reason is None:

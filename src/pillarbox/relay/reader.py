@@ -133,6 +133,7 @@ class Reader:
         if state.pause_reason is not None or not state.breaker.is_closed:
             self.empty_rounds += 1
             return state.pause_reason is None and await self._probe()
+        state.forget_unused_addresses()
         if not state.epochs:
             return False
         if state.policy.needs_ping and state.is_doubtful and self._transport.features.ping_is_witness:

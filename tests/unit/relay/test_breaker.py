@@ -123,6 +123,49 @@ def test_a_missing_address_is_blocked_at_once() -> None:
     assert refused(addresses, missing=True) == [1.0]
 
 
+def watch(addresses: AddressBreakers, *, since: float, until: float) -> list[tuple[float, str]]:
+    """Look for unused addresses every second; return when which ones were found."""
+    found = []
+    for second in range(int(until - since)):
+        found += [(since + second, address) for address in addresses.forget_unused(since + second)]
+    return found
+
+
+def test_a_blocked_address_is_forgotten_when_nothing_comes_for_it() -> None:
+    """What waited for it was discarded, or its lane is another relay's: nothing would ever unblock it."""
+    addresses = AddressBreakers()
+    refused(addresses, missing=True)
+    pause, _ = addresses.hold("orders", 0.0, dice=1.0)
+    ((at, address),) = watch(addresses, since=1.0, until=300.0)
+    assert (address, pause.total_seconds() + 60 <= at <= 80) == ("orders", True)
+    assert not addresses.has_blocked
+
+
+def test_a_blocked_address_is_kept_while_messages_come_for_it() -> None:
+    addresses = AddressBreakers()
+    refused(addresses, missing=True)
+    for now in range(0, 600, 30):
+        addresses.hold("orders", float(now), dice=0.0)
+        assert watch(addresses, since=float(now), until=now + 30.0) == []
+
+
+def test_a_blocked_address_is_kept_over_a_pause() -> None:
+    """Nothing was read in the pause, so nothing could come."""
+    addresses = AddressBreakers()
+    refused(addresses, missing=True)
+    addresses.hold("orders", 0.0, dice=1.0)
+    assert watch(addresses, since=0.0, until=10.0) == []
+    assert watch(addresses, since=3_600.0, until=3_630.0) == []
+    assert addresses.is_blocked("orders")
+
+
+def test_a_blocked_address_that_is_forgotten_for_another_is_reported() -> None:
+    addresses = AddressBreakers()
+    for number in range(10_001):
+        addresses.refuse(str(number), 0.0, message_id=UUID(int=1), reason="none", dice=1.0, is_missing=True)
+    assert addresses.forget_unused(0.0) == ["0"]
+
+
 def test_the_other_addresses_are_not() -> None:
     addresses = AddressBreakers()
     refused(addresses, times=3)

@@ -147,6 +147,8 @@ class Bench:
     def __init__(self, transport: Transport, *, attempts: int | None = 3) -> None:
         self.store = MemoryStore(clock=LoopClock())
         self.outages: list[str] = []
+        self.blocked: set[str] = set()
+        """Addresses that were reported as blocked, and not as unblocked since."""
         self._number = 0
         lease = Lease(duration=timedelta(hours=1))
         lease.extend(0.0)
@@ -159,7 +161,7 @@ class Bench:
                 retry=retry, has_addresses=transport.features.addresses, in_process=transport.features.in_process
             ),
             clock=LoopClock(),
-            telemetry=_Outages(self.outages),
+            telemetry=_Outages(self.outages, self.blocked),
             dice=Random(1),
         )
         self.pipeline = Pipeline(
@@ -216,8 +218,15 @@ class Bench:
 
 
 class _Outages(Telemetry):
-    def __init__(self, outages: list[str]) -> None:
+    def __init__(self, outages: list[str], blocked: set[str]) -> None:
         self._outages = outages
+        self._blocked = blocked
+
+    def on_address_blocked(self, destination: str, address: str, *, reason: str, is_missing: bool) -> None:
+        self._blocked.add(address)
+
+    def on_address_unblocked(self, destination: str, address: str) -> None:
+        self._blocked.remove(address)
 
     def on_outage(self, destination: str, *, reason: str, is_reachable: bool) -> None:
         self._outages.append(reason)
@@ -294,6 +303,22 @@ class _Breaking(Script):
         if any(message.key == "bad" for message in messages):
             raise TransportUnavailable("the connection broke", mid_send=True)
         return await super().send(messages)
+
+
+def test_an_address_is_unblocked_when_all_that_waited_for_it_is_discarded() -> None:
+    """Its messages are gone, so nothing would unblock it: the gauge would say blocked until a restart."""
+
+    async def run() -> tuple[int, int, int]:
+        script = Script(lambda _: Outcome(False, "no such queue", not_now=True, missing=True), addresses=True)
+        async with Bench(script) as bench:
+            bench.put("bad")
+            await asyncio.sleep(300)
+            blocked = len(bench.blocked)
+            await bench.store.discard(Selection(states=[State.PENDING]), by="anna", reason="typo", limit=1)
+            await asyncio.sleep(150)
+            return blocked, len(bench.blocked), len(bench.state.addresses.describe())
+
+    assert run_virtually(run()) == (1, 0, 0)
 
 
 # --- a destination that is down ---

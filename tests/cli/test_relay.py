@@ -247,6 +247,17 @@ async def test_what_waits_for_a_blocked_address_of_a_destination_is_counted_too(
     assert await _count_waiting(store, outages, {"hooks"}) == 0
 
 
+def test_outages_of_a_lost_lease_do_not_count_for_the_exit_code() -> None:
+    """The relay starts again without them, and never reports their end."""
+    outages = OutageTracker()
+    outages.on_breaker_opened("hooks", reason="away", seconds=1.0)
+    outages.on_paused("mail", reason="maintenance")
+    outages.on_address_blocked("shop", "/a", reason="missing", is_missing=True)
+    assert (outages.destinations, outages.partly) == ({"hooks", "mail"}, {"shop"})
+    outages.on_lease_lost(reason="it ran out")
+    assert (outages.destinations, outages.partly) == (set(), set())
+
+
 async def test_once_ends_with_one_when_messages_wait_for_what_is_paused(shop: Shop, endpoint: Endpoint) -> None:
     shop.publish(3)
     with shop.connect() as connection:

@@ -344,6 +344,12 @@ class OutageTracker(Telemetry):
     def on_resumed(self, destination: str) -> None:
         self._paused.discard(destination)
 
+    def on_lease_lost(self, *, reason: str) -> None:
+        # The relay starts again without them, and never reports their end.
+        self._blocked.clear()
+        self._down.clear()
+        self._paused.clear()
+
 
 def _read_count(config: Config, *, once: bool) -> int:
     """Read the number of processes. `--once` would end each when its own share is delivered: it runs in one."""

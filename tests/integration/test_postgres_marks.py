@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -211,6 +212,46 @@ async def test_no_mark_passes_what_may_still_be_committed(
     finally:
         await slow.close()
         await first.close()
+
+
+async def test_what_is_read_while_the_server_is_asked_is_of_the_same_server(
+    store: PostgresStore, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readers go on beside the janitor: ids above the last one that it was told do not mean that ids went back."""
+    relay_id = await own(store)
+    quick = store._database.quick
+    async with quick():  # the second connection is there: a new one would begin everything anew
+        _, cursor = await read(store, None)
+
+    async def write_and_read() -> None:
+        monkeypatch.undo()
+        await admin.execute(INSERT, 5, 3)
+        assert (await read(store, cursor))[0] == [1, 2, 3, 4, 5]
+
+    @asynccontextmanager
+    async def lend() -> AsyncIterator[Any]:
+        async with quick() as connection:
+            yield _Interrupted(connection, write_and_read)
+
+    monkeypatch.setattr(store._database, "quick", lend)
+    await store.mark_lanes(relay_id)
+    assert store._database.session is cursor.session
+
+
+class _Interrupted:
+    """Connection that does something else after the answer to a statement, before it returns it."""
+
+    def __init__(self, connection: Any, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._connection = connection
+        self._meanwhile = meanwhile
+
+    async def fetchrow(self, *arguments: object) -> object:
+        row: object = await self._connection.fetchrow(*arguments)
+        await self._meanwhile()
+        return row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 async def test_marks_of_another_server_do_not_count(store: PostgresStore, admin: Any) -> None:

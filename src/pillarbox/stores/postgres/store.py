@@ -296,10 +296,11 @@ class PostgresStore:
         table = self._names.table("outbox")
         async with self._database.quick() as connection:
             learned = self._recall()
+            last = learned.highest  # before the statement: others read meanwhile, and of later transactions
             # After the id was read, and not the end of a snapshot: transactions that run may be above that.
             tx, started_at, last_id = await connection.fetchrow(self._sql["inspect_server"], table)
             done, tx = learned.done, int(tx)
-            went_back = (done is not None and tx < done.tx) or (last_id is not None and last_id < learned.highest)
+            went_back = (done is not None and tx < done.tx) or (last_id is not None and last_id < last)
             self._database.note_server(started_at, went_back=went_back)
             if self._recall() is not learned:
                 await self._remove_marks(connection)
@@ -311,7 +312,7 @@ class PostgresStore:
                 if lanes:
                     columns = (list(column) for column in zip(*lanes, strict=True))
                     await connection.execute(self._sql["lanes_mark_done"], *columns, done.tx, started_at, table)
-        learned.done = _Done(learned.highest, tx)
+        learned.done = _Done(last, tx)
 
     def _recall(self) -> _Learned:
         """Return what was learned from the server that answers now: nothing yet, if it is another one than before."""

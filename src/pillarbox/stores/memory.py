@@ -1037,7 +1037,7 @@ class MemoryStore:
     async def claims(
         self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
     ) -> Sequence[OpenClaim]:
-        before, claimed_at = self._clock.now() - older_than, self._data.claimed_at
+        before, claimed_at = self._clock.now() - min(older_than, LONGEST), self._data.claimed_at
         old = [
             OpenClaim(relay_id=key[0], claimed_at=claimed_at[key], message_ids=claim.message_ids, strikes=claim.strikes)
             for key, claim in self._data.claims.items()

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from pillarbox.contracts.writer import Accept, Fail, Forget, InboxCommand, ListOpen, Start, TakeRedriven
+from pillarbox.durations import LONGEST
 from pillarbox.errors import DecodeError
 from pillarbox.message import MAX_TEXT, Names
 from pillarbox.writers.insert_sql import Dialect, Statement, now_sql, placeholders
@@ -166,7 +167,7 @@ def _list_forgotten(command: Forget) -> list[tuple[str, timedelta]]:
             ("status = 'failed'", command.failed_older_than),
             (f"{_STARTED} is not null", command.failed_older_than),
         ]
-    return kinds
+    return [(condition, min(older_than, LONGEST)) for condition, older_than in kinds]
 
 
 _STARTED: Final = "status = 'started' and message"

@@ -148,6 +148,8 @@ async def test_forgetting_keeps_the_window_and_what_failed(handle: Handle, place
     await handle.begin()
     await accept(inbox, handle, new)
     assert await resolve(inbox.forget(handle.tx, older_than=timedelta(hours=3))) == 0
+    forever = timedelta.max
+    assert await resolve(inbox.forget(handle.tx, older_than=forever, failed_older_than=forever)) == 0
     assert await resolve(inbox.forget(handle.tx, older_than=timedelta(hours=1))) == 2
     assert not await accept(inbox, handle, new)
     await handle.commit()

@@ -37,6 +37,7 @@ from pillarbox.contracts.store import (
     TableStatus,
     Tries,
 )
+from pillarbox.durations import LONGEST
 from pillarbox.message import Message, State, Waits
 from pillarbox.stores.postgres.connection import Database, Now
 from pillarbox.stores.postgres.driver import Connection
@@ -393,7 +394,8 @@ class PostgresQueries:
         self, *, older_than: timedelta, limit: int = 50, relay_id: UUID | None = None
     ) -> Sequence[OpenClaim]:
         async with self._database.unpinned() as connection:
-            before = (self._now() or await connection.fetchval("select statement_timestamp()")) - older_than
+            now = self._now() or await connection.fetchval("select statement_timestamp()")
+            before = now - min(older_than, LONGEST)  # the calendar has no time that long ago
             rows = await connection.fetch(self._sql["claims_old"], before, limit, relay_id)
         return [
             OpenClaim(relay_id=row[0], claimed_at=row[1] or NO_TIME, message_ids=row[2], strikes=row[3]) for row in rows

@@ -21,6 +21,7 @@ from pillarbox.contracts.store import (
     Store,
     Tries,
 )
+from pillarbox.durations import FOREVER
 from pillarbox.errors import Fenced
 from pillarbox.message import Message, State, Waits
 from pillarbox.testing.harness import StoreHarness
@@ -647,6 +648,7 @@ class RollupContract:
         (one,) = await harness.store.claims(older_than=2 * _MINUTE)
         assert (one.relay_id, one.claimed_at, one.strikes) == (fence.relay_id, began, 2)
         assert list(await harness.store.claims(older_than=LEASE * 100)) == []
+        assert list(await harness.store.claims(older_than=FOREVER)) == []
         assert len(await harness.store.claims(older_than=_MINUTE, limit=1)) == 1
         assert list(await harness.store.claims(older_than=_MINUTE, relay_id=fence.relay_id)) == list(both)
         assert list(await harness.store.claims(older_than=_MINUTE, relay_id=uuid4())) == []

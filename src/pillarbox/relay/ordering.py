@@ -490,6 +490,14 @@ class LaneOrdering:
             for queue in self._keys.values()
         )
 
+    def count_unsent_retries(self) -> int:
+        """Return how many of the messages in flight waited in the table before, and are not being sent yet."""
+        entries, aside = self._in_flight.entries, self._in_flight.aside
+        return sum(
+            entry.message.waits is not None and entry.stage < _SENT and message_id not in aside
+            for message_id, entry in entries.items()
+        )
+
     def next_key_reads(self, limit: int) -> list[KeyRead]:
         """Return the keys to read now. Each comes back by `accept_key` or `abort_key_read`."""
         chosen: list[KeyRead] = []

@@ -15,7 +15,8 @@ __all__ = ["ReadPriority", "survey_lanes"]
 _SURVEY_LANES: Final = 8
 """Lanes of which one read finds the first fresh message each."""
 _SOON: Final = 1.0
-"""Seconds for which new messages wait for what is due behind a retry in flight."""
+"""Seconds for which new messages wait for retries that were read, and for what is due behind them, since the last one
+was sent."""
 _LONGEST_HOLD: Final = 60.0
 """Seconds after which new messages are read once, though retries that go first are still due."""
 
@@ -27,6 +28,8 @@ class ReadPriority:
         self.sends_first: Final = sends_first
         self._clock = clock
         self._waiting_read_at = -math.inf
+        self._unsent = 0
+        """How many retries that were read were not sent yet at the last look."""
         self._hold_until = clock.monotonic() + _LONGEST_HOLD
         self._surveyed: Collection[int] = ()
         """Lanes whose first fresh messages are known, before the first read of them."""
@@ -39,8 +42,14 @@ class ReadPriority:
         """Note that retries were read."""
         self._waiting_read_at = now
 
+    def note_unsent(self, now: float, count: int) -> None:
+        """Note how many retries that were read are not sent yet: fewer than before means that some were."""
+        if count < self._unsent:
+            self._waiting_read_at = now
+        self._unsent = count
+
     def is_soon(self, now: float) -> bool:
-        """Return whether retries were read a moment ago: what follows in their keys is due when they are delivered.
+        """Return whether retries were read or sent a moment ago: the others, and what follows in their keys, go soon.
 
         No longer than that, for one that hangs must not hold all others up.
         """

@@ -260,7 +260,9 @@ class Reader:
             await survey_lanes(state, *await self._begin_read())
         if found := await self._read_due(now) + await self._read_keys() > 0:
             priority.note_waiting(now)
-        return found if found or (priority.is_soon(now) and state.ordering.has_more_due) else None
+        unsent = state.ordering.count_unsent_retries()
+        priority.note_unsent(now, unsent)
+        return found if found or (priority.is_soon(now) and (unsent or state.ordering.has_more_due)) else None
 
     async def _read_blocked_keys(self) -> None:
         """Read which keys are blocked: a person may have redriven or discarded messages."""

@@ -380,6 +380,44 @@ async def test_new_messages_do_not_starve_beside_retries_that_go_first() -> None
     assert 201 in taken
 
 
+async def _read_beside_one_key_of_retries(*, answers: bool) -> list[int]:
+    """Read forty retries of one key, which all fit into the window, and a new message; return what was sent.
+
+    A message takes a third of a second, or is never answered.
+    """
+    clock = FrozenClock()
+    store = MemoryStore(clock=clock)
+    put(store, *["due"] * 40, "fresh")
+    state = build_state(store, clock, window=1_000, batch=100)
+    await grant(state, 0)
+    await _retry_now(store, state, *range(1, 41))
+    reader = Reader(
+        state, transport=MemoryTransport(), backoff=PollBackoff(poll_interval=timedelta(seconds=1)),
+        retry_interval=timedelta(milliseconds=250), sends_first=False,
+    )  # fmt: skip
+    sent: list[int] = []
+    for _ in range(60):
+        state.lease.extend(clock.monotonic())
+        await reader.run_once()
+        await reader.finish()
+        batch = state.ordering.next_batch(10)
+        sent += [message.id for message in batch]
+        if answers:
+            state.ordering.mark_delivered(batch)
+            if batch:
+                await _settle(state)
+        clock.advance(timedelta(seconds=1 / 3))
+    return sent
+
+
+async def test_new_messages_wait_for_retries_that_wait_for_others_of_their_key() -> None:
+    assert await _read_beside_one_key_of_retries(answers=True) == list(range(1, 42))
+
+
+async def test_new_messages_do_not_wait_for_retries_behind_one_that_hangs() -> None:
+    assert await _read_beside_one_key_of_retries(answers=False) == [1, 41]
+
+
 # --- messages that waited ---
 
 

@@ -54,6 +54,30 @@ async def test_the_log_names_the_line_and_show_prints_the_whole_traceback(shop: 
     assert whole.count("Traceback (most recent call last):") == 2
 
 
+def test_the_answers_of_another_destination_are_not_shown_as_those_of_the_message(shop: Shop) -> None:
+    """An event for two destinations is two messages of one message id, and of one journal."""
+    shop.publish(1, to="billing")
+    with shop.connect() as tx:
+        tx.executemany(
+            "insert into pillarbox_journal (message_id, destination, action, at, by, attempt, error, detail)"
+            " select message_id, ?, 'attempt_failed', created_at, 'r', 1, 'it raised', ? from pillarbox_outbox",
+            [("mail", "an earlier trace"), ("billing", "its own trace"), ("mail", "a later trace")],
+        )
+    shown = shop.run("messages", "show", "1").out
+    assert [line.split()[4:6] for line in shown.splitlines() if "attempt failed" in line] == [
+        ["failed", "mail"],
+        ["failed", "billing"],
+        ["failed", "mail"],
+    ]
+    assert "In full, attempt to billing at" in shown
+    assert ("its own trace" in shown, "a later trace" in shown) == (True, False)
+    assert "a later trace" in shop.run("messages", "show", "1", "--wide").out
+
+    with shop.connect() as tx:
+        tx.execute("delete from pillarbox_journal where destination = 'billing'")
+    assert "In full, attempt at" in shop.run("messages", "show", "1").out, "it was sent on from there"
+
+
 def test_a_broker_s_long_answer_cannot_pass_for_a_field(shop: Shop) -> None:
     shop.publish(1, to="billing")
     with shop.connect() as tx:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, Final
@@ -188,7 +188,7 @@ def show_message(target: Target, name: str, payload: bool, output: OutputFormat)
     ]
     if entries:
         parts.append(_format_journal(entries))
-        parts += _format_details(entries)
+        parts += _format_details(entries, of={one.destination for one in found})
     if (page := _find_page(target, found[0])) is not None:
         parts.append(f"Page: {page}")
     show(document, text="\n\n".join(parts), output=output)
@@ -258,25 +258,40 @@ def _format_raw(value: bytes) -> str:
 
 
 def _format_journal(entries: Sequence[JournalEntry]) -> str:
+    """Write the journal of a message, with the destinations if it is about several."""
+    is_of_several = _is_of_several(entries)
     rows = [
         (
-            format_time(entry.at), entry.action.replace("_", " "), entry.by, str(entry.attempt or ""),
-            entry.reason or entry.error or "",
+            format_time(entry.at), entry.action.replace("_", " "), *([entry.destination] if is_of_several else []),
+            entry.by, str(entry.attempt or ""), entry.reason or entry.error or "",
         )
         for entry in entries
     ]  # fmt: skip
-    return draw_table(_JOURNAL_COLUMNS, rows)
+    at, what, *others = _JOURNAL_COLUMNS
+    return draw_table((at, what, *([Column("destination")] if is_of_several else []), *others), rows)
 
 
-def _format_details(entries: Sequence[JournalEntry]) -> list[str]:
-    """Write the traceback of the last attempt, or the broker's whole answer to it; with `--wide` of every attempt."""
+def _is_of_several(entries: Sequence[JournalEntry]) -> bool:
+    return len({entry.destination for entry in entries}) > 1
+
+
+def _format_details(entries: Sequence[JournalEntry], *, of: Collection[str]) -> list[str]:
+    """Write the traceback of the last attempt, or the broker's whole answer to it; with `--wide` of every attempt.
+
+    `of` are the destinations that were asked for. The answers of others are not theirs.
+    """
     # An answer that is wholly in the error is not repeated.
     detailed = [one for one in entries if one.detail and one.error and one.detail.strip() not in one.error]
     if not is_wide():
-        detailed = detailed[-1:]
+        # A message that was just sent on has nothing but the answers of the destination before.
+        is_sent_on = not any(entry.destination in of for entry in entries)
+        own = detailed[-1:] if is_sent_on else [one for one in detailed if one.destination in of]
+        detailed = list({one.destination: one for one in own}.values())
+    is_of_several = _is_of_several(entries)
     return [
         # Indented, so that none of its lines can pass for a field.
-        f"In full, {'attempt' if entry.attempt else 'try'} at {format_time(entry.at)}:\n"
+        f"In full, {'attempt' if entry.attempt else 'try'}{f' to {entry.destination}' if is_of_several else ''} at "
+        f"{format_time(entry.at)}:\n"
         + "\n".join(f"      {line}" for line in redact_block(entry.detail or "").rstrip().split("\n"))
         for entry in detailed
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,9 +11,11 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
 from pillarbox.cloudevents import from_message
 from pillarbox.contracts.store import FailedOutcome, InboxCount, OpenClaim
+from pillarbox.errors import TransportUnavailable
 from pillarbox.message import State, Waits
 from pillarbox.operations.monitor import Status
 from pillarbox.operations.prometheus import (
@@ -21,6 +24,9 @@ from pillarbox.operations.prometheus import (
     StatusCollector,
     StoresTelemetry,
 )
+from pillarbox.relay.relay import Destination, Relay
+from pillarbox.relay.settings import DestinationSettings
+from pillarbox.stores.memory import MemoryStore
 from pillarbox.testing.samples import sample
 from tests.unit.test_monitor import destination
 
@@ -88,6 +94,22 @@ def test_outages_are_forgotten_with_a_lost_lease() -> None:
     assert found["outbox_breaker_open", ("billing",)] == found["outbox_blocked_addresses", ("billing",)] == 0
     telemetry.on_address_blocked("billing", "a", reason="full", is_missing=False)
     assert samples(telemetry)["outbox_blocked_addresses", ("billing",)] == 1
+
+
+async def test_outages_are_forgotten_when_a_relay_stops_in_a_process_that_goes_on() -> None:
+    """A relay inside a web service may be stopped, and its metrics are scraped on."""
+    telemetry = PrometheusTelemetry()
+    gauge = ("outbox_breaker_open", ("billing",))
+    async with Relay(MemoryStore(), [Destination(_Away, DestinationSettings(name="billing"))], telemetry=telemetry):
+        async with asyncio.timeout(60):
+            while samples(telemetry).get(gauge) != 1:  # noqa: ASYNC110 - the relay sets no event
+                await asyncio.sleep(0.01)
+    assert samples(telemetry)[gauge] == 0
+
+
+class _Away(MemoryTransport):
+    async def open(self) -> None:
+        raise TransportUnavailable("away")
 
 
 def test_outages_are_forgotten_with_a_relay_that_stopped_or_starts_again() -> None:

@@ -117,6 +117,10 @@ class PrometheusTelemetry(Telemetry, Collector):
     def on_started(self, relay: str, *, relay_id: str) -> None:
         self.forget_outages()
 
+    def on_turn(self, *, is_last: bool = False) -> None:
+        if is_last:  # the process may go on without its relay
+            self.forget_outages()
+
     def forget_outages(self) -> None:
         """Forget outages with everything else: a relay that starts again knows of none, and reports no end of them."""
         self._open.update(dict.fromkeys(self._open, False))

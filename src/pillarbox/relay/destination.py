@@ -142,9 +142,10 @@ class DestinationState:
     def is_doubtful(self) -> bool:
         """The destination answers, and has acknowledged nothing since a message failed.
 
-        Messages go on, one at a time: a bad one must not delay others, and what is down must not be flooded.
+        Messages go on, one at a time: a bad one must not delay others, and what is down must not be flooded. Functions
+        in this process cannot be flooded.
         """
-        return self.breaker.is_closed and bool(self.policy.row)
+        return self.breaker.is_closed and bool(self.policy.row) and not self.policy.in_process
 
     @property
     def is_reachable(self) -> bool:

@@ -786,13 +786,15 @@ class LaneOrdering:
             queue.extend_run(len(run))
         return run
 
-    def next_probe(self, dice: float, *, new_first: bool = False) -> list[Message]:
+    def next_probe(self, dice: float, *, new_first: bool = False, only_new: bool = False) -> list[Message]:
         """Return one of the messages that are ready, or none: every other time one that was not tried before.
 
         Many that were refused may wait, as those of throttled tenants. A new message of another must not have to be
         drawn among all of them. With `new_first` it is such a one each time, for as long as there is one.
         """
         new = [entry for entry in self._ready if entry.message.last_error is None]
+        if only_new and not new:
+            return []
         dice, is_for_new = 2 * dice % 1, new_first or dice < 0.5
         if new and is_for_new:
             chosen = new[int(dice * len(new))]

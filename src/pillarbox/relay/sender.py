@@ -78,6 +78,8 @@ class Sender:
         """How many messages these have."""
         self._lone_send: asyncio.Task[None] | None = None
         """The last one that went alone, because nothing shows that the destination works."""
+        self._lone_retry: asyncio.Task[None] | None = None
+        """The last one of those that was tried before: new messages do not wait for it, for it may take long."""
         self._suspect_send: asyncio.Task[None] | None = None
         self._suspects_at: float | None = None
         """From when on suspects are sent though the destination has acknowledged nothing yet."""
@@ -96,7 +98,10 @@ class Sender:
             allowed = self._rate.allow(state.clock.monotonic(), self._batch)
             if not allowed:
                 return self._rate.wait()
-            batch = self._next_lone() if self._sends_one_at_a_time else self._next_batch(allowed)
+            is_lone = self._sends_one_at_a_time
+            batch = self._next_lone() if is_lone else self._next_batch(allowed)
+            if is_lone and not batch:
+                break
             batch = self._hold_blocked(self._close_unreadable(batch))
             self._rate.spend(len(batch))
             if batch:
@@ -104,7 +109,7 @@ class Sender:
                 self._sends.add(task)
                 self._sending += len(batch)
                 task.add_done_callback(partial(self._forget_send, size=len(batch)))
-                self._note_lone_send(task)
+                self._note_lone_send(task, is_retry=batch[0].last_error is not None)
         return 0.0
 
     @property
@@ -122,13 +127,22 @@ class Sender:
         return not self._state.is_doubtful or self._lone_send is None or self._lone_send.done()
 
     def _next_lone(self) -> list[Message]:
-        """Return one message, or none: while the destination answers, one that was never tried before the others."""
-        state = self._state
-        return state.ordering.next_probe(state.dice.random(), new_first=state.is_doubtful)
+        """Return one message, or none: while the destination answers, one that was never tried before the others.
 
-    def _note_lone_send(self, task: asyncio.Task[None]) -> None:
+        Of those that were tried one goes at a time too, beside a new one.
+        """
+        state = self._state
+        is_retrying = self._lone_retry is not None and not self._lone_retry.done()
+        return state.ordering.next_probe(
+            state.dice.random(), new_first=state.is_doubtful, only_new=state.is_doubtful and is_retrying
+        )
+
+    def _note_lone_send(self, task: asyncio.Task[None], *, is_retry: bool = False) -> None:
         if self._sends_one_at_a_time:
-            self._lone_send = task
+            if is_retry and self._state.is_doubtful:
+                self._lone_retry = task
+            else:
+                self._lone_send = task
             task.add_done_callback(lambda _: self._state.send_event.set())
 
     def _forget_send(self, task: asyncio.Task[None], *, size: int) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from pillarbox.brokers.aws.errors import ServiceDescription, classify_entry_error
 from pillarbox.brokers.aws.transport import _BatchSender, _Outcomes
@@ -30,7 +31,7 @@ from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures
 from pillarbox.contracts.writer import Insert
 from pillarbox.errors import MessageRejected, StoreUnavailable, TransportUnavailable
 from pillarbox.events import Types
-from pillarbox.message import Kind, Message, Names, State
+from pillarbox.message import Kind, Message, Names, State, Waits
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.lease import Lease
 from pillarbox.relay.outcome_policy import OutcomePolicy
@@ -281,6 +282,45 @@ def test_a_send_that_hangs_does_not_keep_others_from_being_sent_in_doubt() -> No
     assert run_virtually(run()).delivered_at["good"] - 6 < AT_ONCE
 
 
+class _Slow(Script):
+    """Takes twenty seconds to answer for one message."""
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+        outcomes = await super().send(messages)
+        if messages[0].key == "bad":
+            await asyncio.sleep(20)
+        return outcomes
+
+
+@pytest.mark.parametrize("second", range(60, 100, 4))
+def test_a_bad_message_that_is_answered_late_delays_no_other_while_it_is_tried_again(second: int) -> None:
+    async def run() -> Script:
+        script = _Slow(lambda message: answer_http(500) if message.key == "bad" else DELIVERED)
+        async with Bench(script) as bench:
+            bench.put("bad")
+            await asyncio.sleep(second)
+            bench.put("good")
+            await asyncio.sleep(25)
+        return script
+
+    assert run_virtually(run()).delivered_at["good"] - second < AT_ONCE
+
+
+def test_many_that_were_tried_are_tried_again_one_at_a_time() -> None:
+    """A destination that was down for long answers nothing but failures when all that waited is due again."""
+
+    async def run() -> list[float]:
+        script = _Slow(lambda _: answer_http(500), batch=1)
+        async with Bench(script) as bench:
+            bench.put("bad", *[f"key-{number}" for number in range(200)])
+            for entry in await bench.find(State.PENDING):
+                bench.store.data.put(replace(entry, waits=Waits.RETRY, last_error="503"))
+            await asyncio.sleep(60)
+        return [at for at, _ in script.sends]
+
+    assert len(run_virtually(run())) <= 12
+
+
 def test_a_message_that_breaks_the_connection_delays_no_other_until_a_lease_is_over() -> None:
     """It waits for a lease before it is sent alone. The probe of the destination is a new one meanwhile."""
 
@@ -406,6 +446,27 @@ def test_a_bug_in_a_handler_fails_its_message_by_its_attempts_and_delays_no_othe
     assert [key for key, _ in handled] == ["bad"] * 3 + ["good"]
     assert handled[-1][1] - 60 < AT_ONCE
     assert outages == []
+
+
+@pytest.mark.parametrize("second", range(60, 110, 5))
+def test_a_handler_that_hangs_over_one_message_delays_no_other(second: int) -> None:
+    async def run() -> list[str]:
+        handlers, handled = Handlers(types=Types()), []
+
+        @handlers.on("*")
+        async def bill(_event: object, message: Message) -> None:
+            if message.key == "bad":
+                await asyncio.sleep(3_600)
+            handled.append(message.key or "")
+
+        async with Bench(HandlersTransport(handlers)) as bench:
+            bench.put("bad")
+            await asyncio.sleep(second)
+            bench.put("good")
+            await asyncio.sleep(AT_ONCE)
+        return handled
+
+    assert run_virtually(run()) == ["good"]
 
 
 def test_many_messages_that_a_handler_rejects_are_no_outage() -> None:

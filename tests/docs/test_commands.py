@@ -34,7 +34,7 @@ def find_error(line: str) -> str | None:
     """Return why the program would refuse a command. What names a command or an option alone is not complete."""
     command: click.Command = program
     _, *words = shlex.split(line)
-    if {"|", "…"} & {*words} or any(word.startswith(("{change", "{command")) for word in words):
+    if {"|", "…"} & {*words} or any(word.startswith(("{change", "{chosen", "{command")) for word in words):
         return None  # a word stands for several
     while words and isinstance(command, click.Group) and not words[0].startswith("-"):
         found = command.get_command(click.Context(command), words[0])

@@ -171,7 +171,8 @@ def _parse_texts(value: object) -> dict[str, str]:
 
 def _parse_choice(choices: Sequence[str], value: object) -> str:
     if value not in choices:
-        raise ConfigError(f"must be one of {', '.join(choices)}")
+        near = get_close_matches(str(value).lower(), choices, n=1)
+        raise ConfigError(f"must be one of {', '.join(choices)}" + (f": the nearest is {near[0]}" if near else ""))
     return str(value)
 
 
@@ -359,7 +360,7 @@ def format_key(path: KeyPath) -> str:
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """Return the end of a sentence that names the nearest known word, or all of them when none is near."""
-    words = sorted(known)
+    words = sorted(set(known))
     if near := get_close_matches(word, words, n=1):
         return f"the nearest known is {near[0]}"
     return f"known are {', '.join(words)}"

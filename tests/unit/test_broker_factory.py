@@ -86,6 +86,11 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
     )
 
 
+def test_a_misspelt_scheme_has_its_nearest_named() -> None:
+    assert refused("amq://localhost").endswith("; the nearest is amqp:.")
+    assert refused("htps://shop.example").endswith("; the nearest is https:.")
+
+
 @pytest.mark.parametrize("url", ["", "shop", "//host", "https://shop.example/hooks#part", "1:x"])
 def test_what_is_no_url_is_refused(url: str) -> None:
     assert "cannot be read" in refused(url)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pillarbox.config import Config
+from pillarbox.dashboard.serve import build_dashboard
 from pillarbox.errors import ConfigError
-from pillarbox.relay.configuration import read_relay_section
+from pillarbox.relay.configuration import list_served_destinations, read_relay_section
 from tests.support.configs import BASE, entry, load, refusal
 
 
@@ -86,6 +88,12 @@ def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(tmp_path: P
         ('[destinations.a]\nrate = "fast"\n', "must be a number."),
         ("[destinations.a]\nafter_failure = 'stop'\n", "must be one of continue, hold."),
         ('[relay]\nduties = ["send", "sing"]\n', "must be one of send, retry, recover, clean."),
+        ('[relay]\nduties = ["send", "rety"]\n', "retry, recover, clean: the nearest is retry."),
+        ('[log]\nlevel = "Wraning"\n', "must be one of debug, info, warning, error: the nearest is warning."),
+        (
+            "[relay]\ndestinations = [1]\n",
+            "relay.destinations in FILE must be a text: write a list of names of destinations.",
+        ),
         ("[relay]\nduties = []\n", "at least one duty"),
         ('[relay]\nduties = ["send", "clean"]\n', "send and retry go together"),
         ('[relay]\nduties = ["clean", "clean"]\n', "A duty is named twice"),
@@ -139,3 +147,43 @@ def test_lists_without_end_are_no_configuration(tmp_path: Path) -> None:
     file.write_text("a = " + "[" * 100_000)
     with pytest.raises(ConfigError, match="lists in lists"):
         Config.load(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('url = "amqp://localhost"\npassword = "env:NOT_SET"\n', "destinations.a.password"),
+        ('url = "amqp://localhost"\npassword = "file:/not/there"\n', "destinations.a.password"),
+        ('url = "https://a.example/"\nheaders = {auth = "env:NOT_SET"}\n', "destinations.a.headers.auth"),
+    ],
+)
+def test_a_secret_that_leads_nowhere_is_named_with_its_key_and_file(tmp_path: Path, text: str, where: str) -> None:
+    config = load(tmp_path, f"[destinations.a]\n{text}")
+    with pytest.raises(ConfigError, match="refers to") as refused:
+        list_served_destinations(config)[0].build()
+    assert f"(given by {where} in {tmp_path / 'pillarbox.toml'})." in str(refused.value)
+
+
+def test_an_option_that_nobody_knows_lists_each_known_one_once(tmp_path: Path) -> None:
+    config = load(tmp_path, '[destinations.a]\nurl = "amqp://localhost"\nzzzzzz = 1\n')
+    with pytest.raises(ConfigError) as refused:
+        list_served_destinations(config)[0].build()
+    _, _, known = str(refused.value).partition("; known are ")
+    words = known.removesuffix(").").split(", ")
+    assert "retry" in words
+    assert sorted(set(words)) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('users = ["ann:owner:env:NOT_SET"]\n', "dashboard.users (ann)"),
+        ('token = "env:NOT_SET"\n', "dashboard.token"),
+        ('secret = "file:/not/there"\n', "dashboard.secret"),
+    ],
+)
+def test_a_secret_of_the_dashboard_that_leads_nowhere_is_named_with_its_key(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^The option {re.escape(key)} refers to"):
+        build_dashboard(load(tmp_path, f"[dashboard]\n{text}"), {}, host="127.0.0.1")

@@ -74,3 +74,9 @@ def test_a_package_that_cannot_be_loaded_is_a_clear_error() -> None:
 def test_without_such_a_package_the_scheme_is_unknown() -> None:
     with pytest.raises(ConfigError, match="No installed store is called 'foreign'"):
         open_store("foreign://there")
+
+
+@pytest.mark.parametrize(("scheme", "near"), [("postgrsql", "postgresql"), ("mariabd", "mariadb"), ("sqlit", "sqlite")])
+def test_a_misspelt_scheme_has_its_nearest_named(scheme: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"mariadb://, .*; the nearest is {near}://"):
+        open_store(f"{scheme}://there/shop")

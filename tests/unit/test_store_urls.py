@@ -87,7 +87,7 @@ def test_store_options_are_kept_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("oracle://h/db", "memory://, mysql://, postgresql:// or sqlite://"),
+        ("oracle://h/db", "mariadb://, memory://, mysql://, postgres://, postgresql:// or sqlite://"),
         ("mysql://h", "cannot be read: write mysql://user@host:3306/database"),
         ("mysql://h/db?ssl=maybe", "ssl of a mysql store is one of off, on or unverified"),
         ("mysql://h/db?ssl=off&ssl_ca=%2Fca.pem", "says ssl=off and names certificates"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -95,7 +96,9 @@ class _Registry(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
             except ImportError as error:
                 raise ConfigError(f"The {self.kind} for {scheme}: cannot be loaded ({error}); reinstall it.") from error
         known = join_words([f"{scheme}:" for scheme in self.schemes()], last="or")
-        raise ConfigError(f"No installed {self.kind} is called {scheme!r}; URLs begin with {known}.")
+        near = get_close_matches(scheme, self.schemes(), n=1)
+        nearest = f"; the nearest is {near[0]}:" if near else ""
+        raise ConfigError(f"No installed {self.kind} is called {scheme!r}; URLs begin with {known}{nearest}.")
 
     def schemes(self) -> Sequence[str]:
         return sorted({*self.own, *entry_points(group=self.group).names})

@@ -50,7 +50,9 @@ def build_dashboard(
     settings = read_dashboard_section(config)
     authorize = build_authorize(settings, environ=config.environ)
     check_bind(host, is_protected=authorize is not None)
-    secret = None if settings.secret is None else Secret(settings.secret).read(option="secret", environ=config.environ)
+    secret = None
+    if settings.secret is not None:
+        secret = Secret(settings.secret).read(option="dashboard.secret", environ=config.environ)
     return Dashboard(
         {name: _open_source(name, _with_store(config, url)) for name, url in stores.items()}
         or _open_configured(config),

@@ -99,14 +99,15 @@ def build_authorize(settings: DashboardSettings, *, environ: Mapping[str, str]) 
         found = [_USER.fullmatch(text) for text in settings.users]
         users = {
             one["name"]: (
-                Secret(one["password"]).read(option=f"users {one['name']}", environ=environ), parse_role(one["role"])
+                Secret(one["password"]).read(option=f"dashboard.users ({one['name']})", environ=environ),
+                parse_role(one["role"]),
             )
             for one in found
             if one is not None
         }  # fmt: skip
         functions.append(basic_auth(users))
     if settings.token is not None:
-        token = Secret(settings.token).read(option="token", environ=environ)
+        token = Secret(settings.token).read(option="dashboard.token", environ=environ)
         functions.append(bearer_token(token, role=parse_role(settings.token_role)))
     if settings.proxy_header is not None:
         functions.append(

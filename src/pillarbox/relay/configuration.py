@@ -116,7 +116,11 @@ def read_served_names(config: Config) -> Served:
     given = merge_layers(_read_layers(config)).get(_SERVED.path)
     if given is None:
         return Served()
-    names: Sequence[str] = parse_value(_SERVED.type, given.value)
+    try:
+        names: Sequence[str] = parse_value(_SERVED.type, given.value)
+    except ConfigError as error:
+        where = given.origin.describe((*_AT, *_SERVED.path))
+        raise ConfigError(f"{where} {error}: write a list of names of destinations.") from error
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"The destination {name} is named twice; give each a name of its own: NAME=URL.")
@@ -203,12 +207,15 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
         return expand_variables(self.url.value, self.environ, where=where)
 
     def _explain(self, reason: str) -> str:
-        """Name the destination. For an unknown option, say also where it is set and which one may be meant."""
+        """Name the destination, and where an option is set that is wrong; of an unknown one, which may be meant."""
         for path, given in self.options.items():
+            where = given.origin.describe(("destinations", self.name, *path))
             if f"no option {path[0]!r}" in reason:
                 near = suggest_nearest(path[0], [field.path[0] for field in OWN_FIELDS])
                 hint = "" if "Did you mean" in reason else f"; {near}"
-                reason = f"{reason} (given by {given.origin.describe(('destinations', self.name, *path))}{hint})"
+                reason = f"{reason} (given by {where}{hint})"
+            elif f"The option {'.'.join(path)} refers to " in reason:
+                reason = f"{reason} (given by {where})"
         return f"Destination {self.name} cannot be served: {reason}{'' if reason.endswith('?') else '.'}"
 
 

@@ -104,9 +104,11 @@ def parse_store_url(text: str, *, environ: Mapping[str, str] = os.environ) -> St
         )
     scheme = _ALIASES.get(match["scheme"].lower(), match["scheme"].lower())
     if scheme not in list_schemes():
-        raise ConfigError(
-            f"No installed store is called {scheme!r}; store URLs begin with {_join_choices(list_schemes(), after='://')}."
-        )
+        known = sorted({*list_schemes(), *_ALIASES})
+        near = get_close_matches(scheme, known, n=1)
+        nearest = f"; the nearest is {near[0]}://" if near else ""
+        choices = _join_choices(known, after="://")
+        raise ConfigError(f"No installed store is called {scheme!r}; store URLs begin with {choices}{nearest}.")
     if "#" in match["rest"]:
         raise ConfigError("The store URL has a bare '#'; write it as %23.")
     address, _, query = match["rest"].partition("?")

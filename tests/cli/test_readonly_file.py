@@ -21,7 +21,10 @@ _WITHOUT_RIGHTS = ["-dac_override,-dac_read_search"]
 READS = [
     ["status"], ["check"], ["failures"], ["failures", "--attempts"], ["messages", "list"], ["messages", "show", "1"],
     ["relays"], ["lanes"], ["inbox", "list"], ["schema", "verify"],
-    ["messages", "redrive", "--topic", "x", "--dry-run"],
+    ["messages", "redrive", "--topic", "x", "--dry-run"], ["purge", "--dry-run"],
+    ["purge", "--dry-run", "--store", "other=sqlite:///shop.db"],
+    ["inbox", "redrive", "--error", "x", "--dry-run"],
+    ["inbox", "discard", "--error", "x", "--reason", "y", "--dry-run"],
 ]  # fmt: skip
 CHANGES = [
     ["messages", "redrive", "1"],
@@ -84,3 +87,15 @@ def test_a_log_that_another_process_writes_is_read_too(reader: Run, shop: Shop) 
         shop.file.chmod(0o444)
         shop.folder.chmod(0o555)
         assert "only in the log" in reader("failures").out
+
+
+def test_a_restore_is_tried_without_writing(reader: Run, shop: Shop) -> None:
+    shop.folder.chmod(0o755)
+    shop.file.chmod(0o644)
+    archive = str(shop.folder / "archive")
+    assert shop.run("purge", "--yes", "--archive", archive, PILLARBOX_RELAY_RETENTION_FAILED="0").code == 0
+    for path in shop.folder.glob("shop.db-*"):
+        path.unlink()
+    shop.file.chmod(0o444)
+    shop.folder.chmod(0o555)
+    assert "1 message would be restored." in reader("archive", "restore", archive, "--dry-run").out

@@ -119,7 +119,8 @@ def restore(
             result = target.run(
                 lambda store: restore_archive(
                     store, paths, by=by, selection=selection, dry_run=dry_run, on_progress=progress.show
-                )
+                ),
+                reads_only=dry_run,
             )
     _show(result, dry_run=dry_run, output=output)
     if result.problem_count:

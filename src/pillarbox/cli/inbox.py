@@ -160,7 +160,9 @@ class _Change(msgspec.Struct, frozen=True):
     ) -> None:
         """Count the messages, ask, change them in batches, sum it up in the journal, and show the result."""
         selection = self.selection
-        found = self.target.run(lambda store: store.inbox_failures(selection, limit=_UNLIMITED))
+        found = self.target.run(
+            lambda store: store.inbox_failures(selection, limit=_UNLIMITED), reads_only=self.dry_run
+        )
         matched, unkept = len(found), 0
         if self.done == "redriven":
             unkept = sum(not one.content for one in found)

@@ -55,7 +55,7 @@ def purge(targets: Targets, *, dry_run: bool, yes: bool, by: str, archive: str |
     (name,) = targets.stores.named
     retention = msgspec.structs.replace(retention, archive=targets.stores.choose_archive(retention.archive, name))
     limits = _list_limits(retention)
-    matched = target.run(lambda store: _count(store, limits))
+    matched = target.run(lambda store: _count(store, limits), reads_only=dry_run)
     total = sum(matched.values())
     if not dry_run and total and not yes:
         counts = {state: matched[state.value] for state in limits if matched[state.value]}
@@ -77,7 +77,7 @@ def _purge_stores(
 ) -> None:
     """Purge store after store. One that cannot be asked has its own line, and the exit code says so."""
     limits = _list_limits(retention)
-    counted = targets.ask(lambda _, store: _count(store, limits))
+    counted = targets.ask(lambda _, store: _count(store, limits), reads_only=dry_run)
     total = sum(sum(one.value.values()) for one in counted if one.value is not None)
     if not dry_run and total and not yes:
         confirm(f"Remove {total:,} records from {len(counted)} stores?", effect="removes messages", done="removed")

@@ -26,9 +26,12 @@ _PLAIN: Final[Mapping[object, tuple[tuple[type, ...], str]]] = {
 
 
 def check_fields(settings: object) -> None:
-    """Check the type of every field of the settings; see `check_argument`."""
+    """Check the type of every field of the settings, see `check_argument`, and that no duration is below zero."""
     for name, hint in _list_hints(type(settings)).items():  # type: ignore[arg-type]  # a class has a hash
-        check_argument(getattr(settings, name), name, hint)
+        value = getattr(settings, name)
+        check_argument(value, name, hint)
+        if isinstance(value, timedelta) and value < timedelta(0):
+            raise ConfigError(f"{name}={shorten(value)} is below zero: pass a duration of zero or longer.")
 
 
 def check_argument(value: object, name: str, hint: Any, *, error: type[PillarboxError] = ConfigError) -> None:
@@ -72,6 +75,9 @@ def _find_wrong_collection(value: object, origin: type, arguments: tuple[Any, ..
     if issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             yield value, "a dict"
+        else:
+            for one in value.values():
+                yield from _find_wrong(one, arguments[-1])
     elif issubclass(origin, Sequence):
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             yield value, "a list"

@@ -112,6 +112,8 @@ class Inbox:
         one line, redacted, without characters that a database refuses. Without `content`, or with more of it than a
         server of MariaDB or MySQL takes, it cannot be redriven; the reason then says so.
         """
+        check_argument(error, "error", str)
+        check_argument(attempts, "attempts", int)
         source, message_id = _get_identity(message)
         command = Fail(
             names=self.names, consumer=self.consumer, source=source, message_id=message_id,
@@ -128,6 +130,7 @@ class Inbox:
         self, tx: SyncHandle | AsyncHandle, *, limit: int = 100
     ) -> Sequence[bytes] | Coroutine[Any, Any, Sequence[bytes]]:
         """Return the `content` of failed messages that an operator has redriven, longest waiting first."""
+        check_argument(limit, "limit", int)
         command = TakeRedriven(names=self.names, consumer=self.consumer, limit=limit)
         return _execute(tx, command, what="Inbox.redriven")
 
@@ -154,6 +157,7 @@ class Inbox:
         `failed_older_than` is for messages that failed, and those that were redriven and never handled; without it
         they are kept.
         """
+        check_argument(limit, "limit", int)
         check_duration(older_than, "older_than")
         if failed_older_than is not None:
             check_duration(failed_older_than, "failed_older_than")

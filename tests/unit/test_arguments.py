@@ -12,7 +12,19 @@ import msgspec
 import pytest
 
 import pillarbox
-from pillarbox import ConsumerSettings, DestinationSettings, Inbox, Outbox, Relay, RelaySettings, RetryPolicy, Route
+from pillarbox import (
+    Consumer,
+    ConsumerSettings,
+    Destination,
+    DestinationSettings,
+    Inbox,
+    Outbox,
+    Relay,
+    Relays,
+    RelaySettings,
+    RetryPolicy,
+    Route,
+)
 from pillarbox.arguments import _find_wrong, _list_hints
 from pillarbox.brokers.handlers import Handlers
 from pillarbox.brokers.http.receiver import HttpReceiver
@@ -26,6 +38,7 @@ from pillarbox.stores.postgres.schema import PostgresSchema
 from pillarbox.stores.postgres.store import PostgresStore
 from pillarbox.stores.sqlite.store import SqliteStore
 from pillarbox.stores.urls import parse_store_url
+from pillarbox.testing.samples import sample
 
 MESSAGE = r"=5 is not a duration: pass a timedelta, such as timedelta\(seconds=5\)"
 
@@ -78,6 +91,21 @@ def test_a_number_is_not_a_duration(cls: type[msgspec.Struct], name: str) -> Non
     value = [5] if "Sequence" in str(_list_hints(cls)[name]) else 5
     with pytest.raises(ConfigError, match=f"{name}{MESSAGE}"):
         create(cls, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(cls, name) for cls, name in FIELDS if "timedelta" in str(_list_hints(cls)[name])], ids=str
+)
+def test_a_duration_below_zero_is_refused(cls: type[msgspec.Struct], name: str) -> None:
+    value = timedelta(seconds=-1)
+    with pytest.raises(ConfigError, match=r"below zero|must be positive"):
+        create(cls, **{name: [value] if "Sequence" in str(_list_hints(cls)[name]) else value})
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), 0, -1])
+def test_a_rate_that_limits_nothing_is_refused(rate: float) -> None:
+    with pytest.raises(ConfigError, match="must be above 0; leave it out for no limit"):
+        DestinationSettings(rate=rate)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +177,7 @@ def test_a_delay_that_is_no_timedelta_is_a_publish_error(delay: Any) -> None:
 
 
 HANDLE = MemoryStore().transaction()
+MESSAGE_IN = sample()
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "source": (lambda: Outbox(routes="a", source=5), "source=5 is not a text: pass a str."),  # type: ignore[arg-type]
     "routes": (lambda: Outbox(routes=["a"], source="/s"), "routes=['a'] are not routes"),  # type: ignore[list-item]
@@ -165,6 +194,36 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "settings": (
         lambda: Relay("sqlite:///x.db", {"a": "memory:"}, settings={"lease": 5}),  # type: ignore[arg-type]
         "is not a RelaySettings: pass RelaySettings(…)",
+    ),
+    "transport": (lambda: Destination("memory:"), "A str does not build the transport of the destination default"),  # type: ignore[arg-type]
+    "suspects": (lambda: Destination(MemoryStore, suspect_transport=5), "A int does not build the transport"),  # type: ignore[arg-type]
+    "settings of a destination": (lambda: Destination(MemoryStore, 5), "settings=5 is not a DestinationSettings"),  # type: ignore[arg-type]
+    "labels": (lambda: Relay("sqlite:///x.db", {"a": "memory:"}, labels=5), "labels=5 is not a dict"),  # type: ignore[arg-type]
+    "lease": (
+        lambda: Relay("sqlite:///x.db", {"a": "memory:"}, settings=RelaySettings(lease=timedelta.max)),
+        "The lease of a relay cannot be forever",
+    ),
+    "stores": (lambda: Relays("sqlite:///x.db", {"a": "memory:"}), "A str does not name stores: pass URLs by name"),  # type: ignore[arg-type]
+    "store of several": (lambda: Relays({"x": 5}, {"a": "memory:"}), "The store x is 5, which is no address"),  # type: ignore[dict-item]
+    "destinations of several": (lambda: Relays({"x": "sqlite:///x.db"}, "memory:"), "pass URLs by name"),  # type: ignore[arg-type]
+    "settings of several": (
+        lambda: Relays({"x": "sqlite:///x.db"}, {"a": "memory:"}, settings=5),  # type: ignore[arg-type]
+        "is not a RelaySettings",
+    ),
+    "headers": (lambda: Route(to="a", headers={"tenant": 5}), "headers=5 is not a text: pass a str."),  # type: ignore[dict-item]
+    "receiver": (lambda: Consumer("a", receiver=5, database=print), "receiver=5 is not a receiver: pass a URL"),  # type: ignore[arg-type]
+    "error": (
+        lambda: Inbox("a").fail(HANDLE, MESSAGE_IN, error=5, attempts=1, content=None),  # type: ignore[call-overload]
+        "error=5 is not a text",
+    ),
+    "attempts": (
+        lambda: Inbox("a").fail(HANDLE, MESSAGE_IN, error="x", attempts="1", content=None),  # type: ignore[call-overload]
+        "attempts='1' is not a whole number",
+    ),
+    "limit of redriven": (lambda: Inbox("a").redriven(HANDLE, limit="9"), "limit='9' is not a whole number"),  # type: ignore[call-overload]
+    "limit of forget": (
+        lambda: Inbox("a").forget(HANDLE, older_than=timedelta(1), limit="9"),  # type: ignore[call-overload]
+        "limit='9' is not a whole number",
     ),
     "store": (lambda: Relay(5, {"a": "memory:"}), "store=5 is not a store: pass a URL"),  # type: ignore[arg-type]
 }

@@ -22,7 +22,7 @@ from pillarbox.consumer.unit_of_work import UnitOfWork, build_transactions
 from pillarbox.contracts.receiver import IncomingMessage, Receiver
 from pillarbox.database_errors import is_missing_table
 from pillarbox.decoding import decode_incoming, to_cloudevent
-from pillarbox.durations import format_duration
+from pillarbox.durations import format_duration, shorten
 from pillarbox.errors import ConfigError, DecodeError, MissingExtra, SchemaMissing, TransportUnavailable
 from pillarbox.events import DEFAULT_TYPES, Types
 from pillarbox.handlers import Handlers
@@ -397,7 +397,14 @@ class Consumer:
 
 
 def _build_receiver(receiver: Receiver | str, environ: Mapping[str, str]) -> Receiver:
-    return receiver_from_url(expand_variables(receiver, environ)) if isinstance(receiver, str) else receiver
+    if isinstance(receiver, str):
+        return receiver_from_url(expand_variables(receiver, environ))
+    if not hasattr(receiver, "receive"):
+        raise ConfigError(
+            f"receiver={shorten(receiver)} is not a receiver: pass a URL, such as amqp://localhost?queue=billing, or "
+            "what receiver_from_url returns."
+        )
+    return receiver
 
 
 def _read_receiver(config: Config, name: str) -> Receiver:

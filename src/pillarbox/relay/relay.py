@@ -20,7 +20,7 @@ from pillarbox.arguments import check_argument
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import PartitionedStore, RelayInfo, Store, Wakeups
 from pillarbox.contracts.transport import Outcome, Transport, TransportFeatures, find_addressing
-from pillarbox.durations import shorten
+from pillarbox.durations import LONGEST, shorten
 from pillarbox.errors import (
     ConfigError,
     PillarboxError,
@@ -50,7 +50,7 @@ from pillarbox.stores.urls import parse_store_url
 from pillarbox.tasks import cancel_all, check_cancelled
 from pillarbox.telemetry import CompositeTelemetry, LoggingTelemetry, Telemetry
 
-__all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth", "Sharing"]
+__all__ = ["Destination", "LoopProbe", "Relay", "RelayHealth", "Sharing", "check_arguments"]
 
 _IDLE_INTERVAL: Final = 0.02
 _REPORT_INTERVAL: Final = 5.0
@@ -82,6 +82,16 @@ class Destination(msgspec.Struct, frozen=True):
     settings: DestinationSettings = DestinationSettings()
     suspect_transport: Callable[[], Transport] | None = None
 
+    def __post_init__(self) -> None:
+        check_argument(self.settings, "settings", DestinationSettings)
+        for given in (self.transport, self.suspect_transport):
+            if given is not None and not callable(given):
+                # Its text is not repeated: a URL may hold a password.
+                raise ConfigError(
+                    f"A {type(given).__name__} does not build the transport of the destination {self.settings.name}: "
+                    "pass a function without arguments that returns one, or pass URLs by name instead of Destination."
+                )
+
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Parts that the relays of several stores in one process have in common."""
@@ -112,8 +122,12 @@ class RelayHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Destinations that it may be cut off from and still be ready."""
 
 
-def _check_arguments(store: object, destinations: object, settings: object) -> list[Destination]:
-    """Return the destinations; raise `ConfigError` for what is none, and for another store or other settings."""
+def check_arguments(destinations: object, settings: object, labels: object) -> list[Destination]:
+    """Return the destinations; raise `ConfigError` for what is none, and for other settings or labels."""
+    if isinstance(destinations, Mapping):
+        from pillarbox.relay.configuration import destination_from_url
+
+        destinations = [destination_from_url(name, url) for name, url in destinations.items()]
     given = list(destinations) if isinstance(destinations, Iterable) else [destinations]
     listed = [one for one in given if isinstance(one, Destination)]
     if len(listed) < len(given):
@@ -122,8 +136,9 @@ def _check_arguments(store: object, destinations: object, settings: object) -> l
             '{"billing": "amqp://localhost"}, or a list of Destination.'
         )
     check_argument(settings, "settings", RelaySettings)
-    if not isinstance(store, str) and not hasattr(store, "registry"):
-        raise ConfigError(f"store={shorten(store)} is not a store: pass a URL, or what open_store returns.")
+    check_argument(labels, "labels", Mapping[str, str] | None)
+    if isinstance(settings, RelaySettings) and settings.lease > LONGEST:
+        raise ConfigError("The lease of a relay cannot be forever: lanes of one that died would stay with it.")
     return listed
 
 
@@ -161,11 +176,9 @@ class Relay:
         seed: int | None = None,
         sharing: Sharing = _ALONE,
     ) -> None:
-        if isinstance(destinations, Mapping):
-            from pillarbox.relay.configuration import destination_from_url
-
-            destinations = [destination_from_url(name, url) for name, url in destinations.items()]
-        destinations = _check_arguments(store, destinations, settings)
+        destinations = check_arguments(destinations, settings, labels)
+        if not isinstance(store, str) and not hasattr(store, "registry"):
+            raise ConfigError(f"store={shorten(store)} is not a store: pass a URL, or what open_store returns.")
         self._store = open_store(store) if isinstance(store, str) else store
         self._origin = _describe_store(store)
         """Where it delivers from, without secrets."""

@@ -20,12 +20,13 @@ import msgspec
 
 from pillarbox.clock import Clock, SystemClock
 from pillarbox.contracts.store import Store
+from pillarbox.durations import shorten
 from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.message import check_labels
 from pillarbox.redaction import redact_line
 from pillarbox.relay.addresses import Found, StoreAddress, Stores, Tenants, check_store_name, parse_address
 from pillarbox.relay.archive import Archive
-from pillarbox.relay.relay import Destination, LoopProbe, Relay, RelayHealth, Sharing
+from pillarbox.relay.relay import Destination, LoopProbe, Relay, RelayHealth, Sharing, check_arguments
 from pillarbox.relay.sender import RateLimit
 from pillarbox.relay.settings import DEFAULT_SETTINGS, RelaySettings, SharingSettings, check_dead_letters
 from pillarbox.relay.shared_transport import SharedTransport
@@ -105,11 +106,12 @@ class Relays:
         labels: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if isinstance(destinations, Mapping):
-            from pillarbox.relay.configuration import destination_from_url
-
-            destinations = [destination_from_url(name, url) for name, url in destinations.items()]
-        self._destinations = list(destinations)
+        self._destinations = check_arguments(destinations, settings, labels)
+        if not isinstance(stores, (Mapping, Stores)):
+            raise ConfigError(
+                f"A {type(stores).__name__} does not name stores: pass URLs by name, such as "
+                '{"orders": "postgresql:///shop"}; for a single store there is Relay.'
+            )
         if not self._destinations:
             raise ConfigError("A relay needs at least one destination to deliver to.")
         check_dead_letters(destination.settings for destination in self._destinations)
@@ -386,6 +388,9 @@ class Relays:
 def _read_addresses(stores: Mapping[str, str | StoreAddress]) -> dict[str, StoreAddress]:
     if not stores:
         raise ConfigError("Relays need at least one store.")
+    for name, one in stores.items():
+        if not isinstance(one, (str, StoreAddress)):
+            raise ConfigError(f"The store {name} is {shorten(one)}, which is no address: pass its URL.")
     return {check_store_name(name): parse_address(one) if isinstance(one, str) else one for name, one in stores.items()}
 
 

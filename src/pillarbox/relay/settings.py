@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -103,7 +104,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"The ping_interval of destination {self.name} must be greater than zero.")
         if self.give_up_after <= timedelta(0):
             raise ConfigError(f"The give_up_after of destination {self.name} must be greater than zero.")
-        if self.rate is not None and self.rate <= 0:
+        if self.rate is not None and not 0 < self.rate < math.inf:
             raise ConfigError(f"The rate of destination {self.name} must be above 0; leave it out for no limit.")
 
 

@@ -354,3 +354,18 @@ def test_thresholds_that_contradict_each_other_are_refused() -> None:
         Thresholds(retry_rate=10.0)
     with pytest.raises(ConfigError, match="near_failure"):
         Thresholds(near_failure=3.0)
+
+
+def test_with_several_stores_the_commands_of_the_advice_choose_theirs() -> None:
+    late = destination(due=7, failed=3, oldest_due_at=NOW - 61 * SECOND)
+    status = Status(
+        at=NOW, destinations=[late, destination(name="_skipped", skipped=2)], relays=RELAYS, stuck=[], near_failure=[]
+    )
+    advice = {alert.name: alert.do for alert in find_alerts(status, Thresholds(), store="eu")}
+    assert "`pillarbox failures --store eu --destination billing`" in advice["failed"]
+    assert "`pillarbox messages redrive --store eu --destination billing`" in advice["failed"]
+    assert "`pillarbox status --store eu`" in advice["oldest"]
+    assert "`pillarbox messages redrive --store eu --state skipped --to NAME`" in advice["skipped"]
+    nobody = Status(at=NOW, destinations=[], relays=[], stuck=[], near_failure=[])
+    assert "`pillarbox relay`" in find_alerts(nobody, Thresholds(), store="eu")[0].do
+    assert "--store" not in "".join(alert.do for alert in find_alerts(status, Thresholds()))

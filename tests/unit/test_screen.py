@@ -58,16 +58,34 @@ def test_alerts_about_no_destination_stay_apart_and_so_do_those_of_two_stores() 
     found = [
         alert(None, "No relay."),
         alert(None, "Stuck."),
-        alert("mail", "eu: It is late."),
-        alert("mail", "us: It is late."),
+        alert("mail", "It is late."),
+        alert("mail", "It is late."),
     ]
-    assert len(merge_alerts(found, width=None)) == 4
+    merged = merge_alerts(found, stores=["eu", "eu", "eu", "us"], width=None)
+    assert [group[0][0] for group in merged] == [
+        "WARNING: eu: No relay.",
+        "WARNING: eu: Stuck.",
+        "WARNING: eu: It is late.",
+        "WARNING: us: It is late.",
+    ]
+
+
+def test_the_name_of_a_store_stands_once_before_the_alerts_of_a_destination() -> None:
+    found = [alert("mail", "It is late."), alert("mail", "4 have failed.")]
+    (merged,) = merge_alerts(found, stores=["eu", "eu"], width=None)
+    assert merged[0] == ("WARNING: eu: It is late. 4 have failed.", Severity.WARNING)
+
+
+def test_a_colon_in_an_alert_is_not_the_name_of_a_store() -> None:
+    found = [alert("mail", "It is late."), alert("mail", "3 messages wait: Connection refused")]
+    assert len(merge_alerts(found, width=None)) == 1
 
 
 def test_a_terminal_shows_ten_alerts_and_counts_the_others_and_a_pipe_has_all() -> None:
     found = [alert(f"d{n}", f"d{n} is late.") for n in range(17)]
     assert paint_alerts(found, width=80)[-1] == ("+7 more alerts; --wide shows all", None)
     assert len(paint_alerts(found, width=None)) == 34
+    assert paint_alerts(found[:11], width=80)[-1] == ("+1 more alert; --wide shows all", None)
 
 
 def test_a_destination_without_a_relay_needs_one_remedy() -> None:

@@ -29,6 +29,7 @@ _MAX_ALERTS: Final = 10
 _MAX_RELAYS: Final = 6
 _RANK: Final[Mapping[Severity | None, int]] = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2, None: 3}
 _LABELS: Final = {Severity.CRITICAL: "CRITICAL", Severity.WARNING: "WARNING", Severity.INFO: "note"}
+_ALL: Final = "; --wide shows all"
 _FOLLOW_FROM_UNSERVED: Final = ("oldest", "backlog")
 """Alerts whose remedy is to serve the destination, if no relay does."""
 
@@ -39,15 +40,21 @@ class Section(NamedTuple):
     head: Sequence[Line]
     items: Sequence[Sequence[Line]] = ()
     noun: str = ""
-    """What the items are, for `+7 more`."""
+    """What the items are, in the plural, for `+7 more`."""
+    hint: str = ""
+    """Text after `+7 more`."""
 
     def take(self, count: int) -> list[Line]:
         """Return the lines of the worst items, as many as given, and how many are left out."""
         if count >= len(self.items):
             return [*self.head, *(line for item in self.items for line in item)]
         worst = sorted(self.items, key=lambda item: min(_RANK[severity] for _, severity in item))[:count]
-        note = f"+{len(self.items) - count:,} more {self.noun}".rstrip()
-        return [*self.head, *(line for item in worst for line in item), (note, None)]
+        note = _note_more(len(self.items) - count, self.noun)
+        return [*self.head, *(line for item in worst for line in item), (f"{note}{self.hint}", None)]
+
+
+def _note_more(count: int, noun: str) -> str:
+    return f"+{count:,} more {noun.removesuffix('s') if count == 1 else noun}".rstrip()
 
 
 def fit_height(sections: Sequence[Section], height: int | None) -> list[Line]:
@@ -80,31 +87,36 @@ def fit_height(sections: Sequence[Section], height: int | None) -> list[Line]:
 # --- alerts ---
 
 
-def paint_alerts(alerts: Sequence[Alert], *, width: int | None = None) -> list[Line]:
-    """Write alerts as lines, each followed by what to do. Those of one destination are one alert."""
+def paint_alerts(alerts: Sequence[Alert], *, stores: Sequence[str | None] = (), width: int | None = None) -> list[Line]:
+    """Write alerts as lines, each followed by what to do. Those of one destination are one alert.
+
+    `stores` are the names of their stores, where there are several.
+    """
     if not alerts:
         return [("All is well.", None)]
-    merged = merge_alerts(alerts, width=width)
-    return Section([], merged, "alerts; --wide shows all").take(len(merged) if width is None else _MAX_ALERTS)
+    merged = merge_alerts(alerts, stores=stores, width=width)
+    return Section([], merged, "alerts", _ALL).take(len(merged) if width is None else _MAX_ALERTS)
 
 
-def merge_alerts(alerts: Sequence[Alert], *, width: int | None, brief: bool = False) -> list[list[Line]]:
+def merge_alerts(
+    alerts: Sequence[Alert], *, stores: Sequence[str | None] = (), width: int | None, brief: bool = False
+) -> list[list[Line]]:
     """Write the alerts of each destination as one: every condition, then every remedy once; if `brief` only the first.
 
-    The alerts are sorted, the worst first: a destination has the place and the severity of its worst.
+    The alerts are sorted, the worst first: a destination has the place and the severity of its worst. Of several
+    stores the name stands before the text, once.
     """
     groups: dict[tuple[str | None, ...], list[Alert]] = defaultdict(list)
-    for alert in alerts:
+    for store, alert in zip(stores or [None] * len(alerts), alerts, strict=True):
         known = alert.destination is not None or alert.consumer is not None
-        # The name of a store stands before the text.
-        store = alert.what.partition(": ")[0] if ": " in alert.what else ""
-        groups[(store, alert.destination, alert.consumer) if known else (alert.what,)].append(alert)
-    return [_paint_group(group, width=width, brief=brief) for group in groups.values()]
+        groups[(store, alert.destination, alert.consumer) if known else (store, alert.what)].append(alert)
+    return [_paint_group(group, store=store, width=width, brief=brief) for (store, *_), group in groups.items()]
 
 
-def _paint_group(group: Sequence[Alert], *, width: int | None, brief: bool) -> list[Line]:
+def _paint_group(group: Sequence[Alert], *, store: str | None, width: int | None, brief: bool) -> list[Line]:
     severity = group[0].severity
     what = " ".join(to_line(alert.what) for alert in group)
+    what = what if store is None else f"{store}: {what}"
     unserved = any(alert.name == "unserved" for alert in group)
     helpful = [alert for alert in group if not (unserved and alert.name in _FOLLOW_FROM_UNSERVED)]
     remedies = list(dict.fromkeys(to_line(alert.do) for alert in helpful))
@@ -174,7 +186,8 @@ def paint_status(
         kept = merged if width is None or height is not None else merged[:_MAX_ALERTS]
         sections.append(Section([], kept, "alerts"))
         if len(kept) < len(merged):
-            sections[-1] = Section([], [*kept, [(f"+{len(merged) - len(kept):,} more alerts; --wide shows all", None)]])
+            note = _note_more(len(merged) - len(kept), "alerts")
+            sections[-1] = Section([], [*kept, [(f"{note}{_ALL}", None)]])
     else:
         sections.append(Section([("All is well.", None)]))
     if listed:

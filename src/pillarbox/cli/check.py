@@ -77,7 +77,7 @@ def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus
         checked = [
             CheckedStore(one.name or None, one.value, [_report_unasked(one.name, one.error or "")])
             if one.value is None
-            else CheckedStore(one.name, one.value, find_alerts(one.value, thresholds))
+            else CheckedStore(one.name, one.value, find_alerts(one.value, thresholds, store=one.name))
             for one in answers
         ]
     alerts = sorted(
@@ -87,7 +87,8 @@ def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus
     worst = alerts[0][1].severity if alerts else None
     match output:
         case "text":
-            echo_painted(paint_alerts([_name_store(*pair) for pair in alerts], width=find_width()))
+            stores, found = [store for store, _ in alerts], [alert for _, alert in alerts]
+            echo_painted(paint_alerts(found, stores=stores, width=find_width()))
         case "json":
             document = {"worst": worst.value if worst else None, "alerts": [_to_row(*pair) for pair in alerts]}
             show(document, text="", output="json")

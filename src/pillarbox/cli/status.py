@@ -105,7 +105,7 @@ def _show_stores(targets: Targets, screen: _Screen, *, output: OutputFormat, wat
     """Show a line for each store; return the exit code of the worst that cannot be asked, 0 if all answer."""
     thresholds, served = read_thresholds(targets.config), _list_served(targets.config)
     answers = targets.ask(lambda _, store: build_monitor(store, targets.config).status(served=served), reads_only=True)
-    alerts = {one.name: find_alerts(one.value, thresholds) for one in answers if one.value is not None}
+    alerts = {one.name: find_alerts(one.value, thresholds, store=one.name) for one in answers if one.value is not None}
     if output != "text":
         rows = [
             {"store": one.name, "error": one.error}

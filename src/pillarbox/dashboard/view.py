@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +15,7 @@ from pillarbox.contracts.store import Store
 from pillarbox.dashboard.access import Role, User, is_own_request
 from pillarbox.dashboard.actions import FormError
 from pillarbox.dashboard.sources import Sample, StoreSource
+from pillarbox.operations.alerts import choose_store
 
 if TYPE_CHECKING:
     from pillarbox.dashboard.app import Dashboard
@@ -25,8 +24,6 @@ __all__ = ["Answer", "Page", "Redirect", "View", "wants_json"]
 
 _MAX_FORM: Final = 256 * 1024
 _FORM_SECONDS: Final = 10.0
-_COMMAND: Final = re.compile(r"\Apillarbox(?: [a-z]+(?= |\Z))+")
-"""The words of a command, before its options and what follows them."""
 
 
 class Page(NamedTuple):
@@ -95,7 +92,7 @@ class View:
     def command(self, text: str) -> str:
         """Return a command line that means this store: without its name it may mean another one."""
         choice = self.source.choice
-        return _COMMAND.sub(lambda found: f"{found[0]} --store {shlex.quote(choice)}", text) if choice else text
+        return choose_store(text, choice) if choice else text
 
     async def open(self) -> Store:
         """Return the store, connected. A page that refreshes by itself shares its reads with the other viewers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -22,7 +23,7 @@ from pillarbox.operations.monitor import (
     Status,
 )
 
-__all__ = ["Alert", "Thresholds", "find_alerts"]
+__all__ = ["Alert", "Thresholds", "choose_store", "find_alerts"]
 
 _TAKING_LANES: Final = timedelta(seconds=3)
 """Time that a relay has to take its lanes after its start."""
@@ -30,6 +31,10 @@ _TOPICS: Final = 3
 """Topics that an alert names."""
 _KEY_LENGTH: Final = 60
 """Letters of a key in an alert."""
+_COMMAND: Final = re.compile(r"(?<=`)pillarbox (?!relay\b|doctor\b)[^`]+(?=`)")
+"""A command in an advice that works on one store."""
+_WORDS: Final = re.compile(r"\Apillarbox(?: [a-z]+(?= |\Z))+")
+"""The words of a command, before its options and what follows them."""
 _MORE_RELAYS: Final = "Look at `pillarbox status`: more relays, a larger window or a faster destination would help."
 
 
@@ -98,14 +103,22 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Of an alert about an inbox."""
 
 
-def find_alerts(status: Status, thresholds: Thresholds) -> Sequence[Alert]:
-    """Find the alerts that hold, the worst first, then by destination."""
+def find_alerts(status: Status, thresholds: Thresholds, *, store: str | None = None) -> Sequence[Alert]:
+    """Find the alerts that hold, the worst first, then by destination.
+
+    `store` is the name of the store where there are several: the commands in the advice then choose it.
+    """
     alerts = [alert for one in status.destinations for alert in _check_destination(status, one, thresholds)]
     alerts += _check_skipped(status, thresholds)
     alerts += _check_tries(status, thresholds)
     alerts += _check_relays(status, thresholds, unserved=any(alert.name == "unserved" for alert in alerts))
     alerts += _check_claims(status, thresholds)
     alerts += _check_inboxes(status, thresholds)
+    if store is not None:
+        alerts = [
+            msgspec.structs.replace(alert, do=_COMMAND.sub(lambda found: choose_store(found[0], store), alert.do))
+            for alert in alerts
+        ]
     rank = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
     return sorted(
         alerts,
@@ -362,6 +375,11 @@ def _explain_blocked(blocked: Sequence[BlockedKeyStatus]) -> str:
         f"`pillarbox messages discard {first.head_id} --reason TEXT`; see all with `pillarbox messages list "
         f"--phase held --destination {first.destination}`."
     )
+
+
+def choose_store(command: str, store: str) -> str:
+    """Return a command line that means this store: where there are several, most commands work on one."""
+    return _WORDS.sub(lambda found: f"{found[0]} --store {shlex.quote(store)}", command)
 
 
 def _grade(warning: bool, critical: bool) -> Severity | None:

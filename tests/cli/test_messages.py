@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import subprocess
 
 import pytest
 
+from pillarbox.dashboard.filters import parse_search, to_flags
 from tests.support.cli.program import PROGRAM, environment
 from tests.support.cli.shop import Shop
 
@@ -34,6 +36,26 @@ def test_what_is_over_is_listed_only_if_asked_for(shop: Shop) -> None:
         tx.execute("update pillarbox_history set status = 'delivered' where id = 1")
     assert [one["id"] for one in shop.run_json("messages", "list")["messages"]] == [2]
     assert [one["id"] for one in shop.run_json("messages", "list", "--state", "delivered")["messages"]] == [1]
+
+
+def test_messages_are_listed_by_their_ids_whatever_their_state(shop: Shop) -> None:
+    shop.publish(3)
+    shop.fail("id = 2", "no account")
+    assert shop.run("messages", "discard", "3", "--reason", "x").code == 0
+    first, second, _ = shop.run_json("messages", "list", "1", "2", "3")["messages"]
+    assert [first["id"], second["id"]] == [1, 2]
+    by_message_id = shop.run_json("messages", "list", first["message_id"])["messages"]
+    assert [one["id"] for one in by_message_id] == [1]
+    assert [one["id"] for one in shop.run_json("messages", "list", "1", "2", "--state", "failed")["messages"]] == [2]
+    assert "not both" in shop.run("messages", "list", "1", "--stuck").err
+
+
+@pytest.mark.parametrize(
+    "query", ["id:1,2", "id:1 state:failed", "attempts:4", "dest:billing", "state:failed phase:held"]
+)
+def test_the_command_that_a_page_of_the_dashboard_shows_is_taken(shop: Shop, query: str) -> None:
+    ran = shop.run("messages", "list", *shlex.split(to_flags(parse_search(query).filters)))
+    assert ran.code == 0 or "There is no destination billing" in ran.err, ran
 
 
 def test_a_message_is_shown_with_its_journal_and_its_payload_only_if_asked(shop: Shop) -> None:

@@ -106,6 +106,7 @@ def messages() -> None:
 
 
 @messages.command("list", epilog="\b\nExample:\n  pillarbox messages list --near-failure --since 2h\n")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
 @target_options
 @selection_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, envvar="PILLARBOX_LIMIT",
@@ -122,16 +123,20 @@ def list_messages(
     target: Target,
     filters: Filters,
     *,
+    ids: Sequence[str],
     limit: int,
     after: int,
     phase: str | None,
     newest: bool,
     output: OutputFormat,
 ) -> None:
-    """List messages, oldest first: those that are open, failed or skipped, unless --state says otherwise.
+    """List messages, oldest first: those that are open, failed or skipped, unless --state or ids say otherwise.
 
     With --near-failure those with most attempts come first.
     """
+    if ids and filters.stuck:
+        raise click.UsageError("Give ids or --stuck, not both.")
+    named = parse_ids(ids)
     if after and (newest or filters.near_failure):
         raise click.UsageError("--after needs the order by id: leave --newest and --near-failure out.")
     near_failure, stuck_after = read_near_failure(target.config), read_thresholds(target.config).stuck
@@ -140,7 +145,9 @@ def list_messages(
 
     async def find(store: OperatorStore) -> tuple[Sequence[Message], Mapping[int, Tries], datetime]:
         selection = await configured.resolve(store, stuck_after=stuck_after)
-        if selection.states is None and selection.ids is None:
+        if ids:
+            selection = msgspec.structs.replace(selection, ids=named.ids, message_ids=named.message_ids)
+        elif selection.states is None and selection.ids is None:
             selection = msgspec.structs.replace(selection, states=_SHOWN)
         selection = msgspec.structs.replace(selection, after=after)
         if phase is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from pillarbox.cli.config import show_config
 from pillarbox.cli.relay import relay
 from tests.support.cli.program import pillarbox
+from tests.support.cli.terminal import run_on_terminal
 
 CANARY = "c4nary-s3cret"
 FLAGS = {
@@ -110,3 +112,16 @@ def test_a_slip_is_one_sentence_and_ends_with_two(tmp_path: Path) -> None:
 
     assert ran.code == 2
     assert ran.sentence == "pillarbox.toml has an unknown key relay.leese: the nearest known is relay.lease."
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+async def test_long_names_fit_the_terminal_and_keep_their_options(tmp_path: Path, columns: int) -> None:
+    name = "n" * 80
+    (tmp_path / "pillarbox.toml").write_text(
+        f'[store]\nurl = "sqlite:///x.db"\n[destinations.{name}]\nurl = "memory:"\n'
+    )
+    code, seen = await run_on_terminal("config", "show", cwd=tmp_path, columns=columns)
+    assert code == 0
+    assert max(map(len, seen.splitlines())) <= columns
+    assert re.search(r"destinations\.n+…\.handoff_publication ", seen)
+    assert name in (await run_on_terminal("config", "show", "--wide", cwd=tmp_path, columns=columns))[1]

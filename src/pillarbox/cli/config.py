@@ -11,7 +11,7 @@ import click
 from pillarbox.cli._logs import LogSettings
 from pillarbox.cli._options import configuration_options
 from pillarbox.cli._output import echo, show
-from pillarbox.cli._table import Column, draw_table, to_line, wide_option
+from pillarbox.cli._table import Column, cut, draw_table, find_width, measure, to_line, wide_option
 from pillarbox.config import Config
 from pillarbox.dashboard.settings import DashboardSettings
 from pillarbox.operations import configuration
@@ -25,6 +25,9 @@ Example:
   pillarbox config show --store sqlite:///shop.db --to billing=https://billing.example/hooks -o toml
 """
 
+_VALUE_CELLS: Final = 24
+"""Cells of a terminal that are left for a value and the frame."""
+_LEAST_NAME: Final = 4
 _COLUMNS: Final = (Column("key"), Column("value", least=16), Column("origin", rank=1, least=14))
 
 
@@ -44,7 +47,9 @@ def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]
     if output == "toml":
         echo(format_toml(entries))
         return
-    rows = [(format_key(entry.path), _format_value(entry.value), entry.origin_text) for entry in entries]
+    width = find_width()
+    room = None if width is None else width - _VALUE_CELLS
+    rows = [(_format_path(entry.path, room), _format_value(entry.value), entry.origin_text) for entry in entries]
     document = {"file": config.file_name if config.found else None, **_nest(entries)}
     show(document, text=draw_table(_COLUMNS, rows), output=output)
 
@@ -52,6 +57,14 @@ def show_config(config: Config, output: Literal["text", "json", "jsonl", "toml"]
 def list_entries(config: Config) -> list[ConfigEntry]:
     """List every value in force, section by section. `ConfigError` where something is wrong."""
     return configuration.list_entries(config, more=[(("log",), LogSettings), (("dashboard",), DashboardSettings)])
+
+
+def _format_path(path: KeyPath, room: int | None) -> str:
+    """Write a key; of one that is too long the name of the destination or store is cut, and not that of the option."""
+    text = format_key(path)
+    if room is None or len(path) < 3 or (over := measure(text) - room) <= 0:
+        return text
+    return f"{path[0]}.{cut(path[1], max(measure(path[1]) - over, _LEAST_NAME))}.{format_key(path[2:])}"
 
 
 def _format_value(value: object) -> str:

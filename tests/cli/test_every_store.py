@@ -404,6 +404,18 @@ def test_what_no_route_takes_is_counted_listed_sent_and_closed(desk: Desk) -> No
     assert desk.told("status")["skipped"] == 0
 
 
+def test_a_purge_counts_no_held_message_which_it_does_not_remove(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILLARBOX_RELAY_RETENTION_FAILED", "0")
+    closed = desk.told("purge", "--dry-run")["matched"]["failed"]
+    desk.sql("update pillarbox_outbox set waits = 'held', last_error = 'HTTP 422' where id in (1, 5)")
+    assert desk.told("purge", "--dry-run")["matched"]["failed"] == closed
+    done = desk.told("purge", "--yes", "--archive", str(tmp_path / "archive"))
+    assert (done["matched"]["failed"], done["removed"].get("failed", 0)) == (closed, closed)
+    assert len(desk.ids("--phase", "held")) == 2
+
+
 def test_messages_behind_a_held_one_are_due_everywhere_and_the_advice_names_the_key(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

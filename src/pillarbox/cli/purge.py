@@ -12,7 +12,7 @@ import msgspec
 from pillarbox.cli._confirm import confirm, confirm_options
 from pillarbox.cli._options import Targets, by_option, targets_options
 from pillarbox.cli._output import OutputFormat, Progress, output_option, show, show_rows
-from pillarbox.contracts.store import Action, OperatorStore, Selection, Store
+from pillarbox.contracts.store import Action, OperatorStore, Phase, Selection, Store
 from pillarbox.durations import FOREVER, format_duration
 from pillarbox.message import State
 from pillarbox.operations.bulk import format_counts
@@ -128,10 +128,13 @@ def _list_limits(retention: Retention) -> Mapping[State, timedelta]:
 
 async def _count(store: OperatorStore, limits: Mapping[State, timedelta]) -> dict[str, int]:
     now = await store.now()
-    return {
-        state.value: await store.count(Selection(states=[state], changed_before=now - limit))
-        for state, limit in limits.items()
-    }
+    counts = {}
+    for state, limit in limits.items():
+        old = Selection(states=[state], changed_before=now - limit)
+        counts[state.value] = await store.count(old)
+        if state is State.FAILED:  # a held message is shown as failed, but it is open, and stays
+            counts[state.value] -= await store.count(msgspec.structs.replace(old, phase=Phase.HELD, phase_at=now))
+    return counts
 
 
 async def _purge(

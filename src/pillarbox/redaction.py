@@ -386,6 +386,10 @@ class Secret:
             return _read_environment(self._given[4:], option, environ)
         if self._given.startswith("file:"):
             return _read_file(self._given[5:], option)
+        if (found := _REFERENCE.fullmatch(self._given)) is not None:
+            raise ConfigError(
+                f"The option {option} refers to {found[0]}, which is replaced in URLs alone: write env:{found[1]}."
+            )
         return self._given
 
     def __repr__(self) -> str:

@@ -115,6 +115,7 @@ def test_many_messages_are_not_changed_unasked(shop: Shop) -> None:
         (("redrive", "1", "--destination", "billing"), "ids or filters, not both"),
         (("redrive", "yesterday"), "neither the id nor the message id"),
         (("list", "--since", "someday"), "not a time"),
+        (("list", "--after", str(2**63)), "is not in the range"),
         (("defer", "1", "--for", "someday"), "not a time"),
         (("discard", "1"), "--reason"),
         (("redrive", "--state", "skipped", "--yes"), "say with --to NAME where they go"),

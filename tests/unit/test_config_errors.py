@@ -154,6 +154,7 @@ def test_lists_without_end_are_no_configuration(tmp_path: Path) -> None:
     [
         ('url = "amqp://localhost"\npassword = "env:NOT_SET"\n', "destinations.a.password"),
         ('url = "amqp://localhost"\npassword = "file:/not/there"\n', "destinations.a.password"),
+        ('url = "amqp://localhost"\npassword = "${NOT_SET}"\n', "destinations.a.password"),
         ('url = "https://a.example/"\nheaders = {auth = "env:NOT_SET"}\n', "destinations.a.headers.auth"),
     ],
 )

@@ -111,8 +111,8 @@ def messages() -> None:
 @selection_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, envvar="PILLARBOX_LIMIT",
               show_envvar=True, help="How many at most.")  # fmt: skip
-@click.option("--after", type=click.IntRange(0), default=0, metavar="ID", envvar="PILLARBOX_AFTER", show_envvar=True,
-              help="Only with a higher id: where the last page ended.")  # fmt: skip
+@click.option("--after", type=click.IntRange(0, 2**63 - 1), default=0, metavar="ID", envvar="PILLARBOX_AFTER",
+              show_envvar=True, help="Only with a higher id: where the last page ended.")  # fmt: skip
 @click.option("--phase", type=click.Choice([phase.value for phase in Phase]), envvar="PILLARBOX_PHASE",
               show_envvar=True, help="Open, and standing there.")  # fmt: skip
 @click.option("--newest", is_flag=True, envvar="PILLARBOX_NEWEST", show_envvar=True,

@@ -13,7 +13,8 @@ _LOOKED_AT: Final = 2_000
 """Characters of an error that are looked at. Whoever wrote it may have meant to make this take long."""
 
 # Every repetition is bounded, or cannot be tried in two ways. What stands first wins: a date is no number. A number is
-# a status only where the words around it say so: in `/charges/305` and `customer 404` it names one thing of many.
+# a status only where the words around it say so: in `/charges/305` and `customer 404` it names one thing of many. In
+# `charge 305: Payment declined` too, because 305 is not the status of that name.
 _VARYING: Final = re.compile(
     r"""
     (?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^\s/?\#'"`<>]{1,300}
@@ -48,13 +49,19 @@ _VARYING: Final = re.compile(
            (?=\d{3}(?:[:;,.)]|$|[ ][A-Z]|[ ]from\b))
          |(?:\b[A-Z][A-Z_]{2,40}|\b[A-Z][a-z]{1,20}(?:[ ][A-Z][a-z]{1,20}){1,3}
              |\b(?:Unauthorized|Forbidden|Conflict|Gone|Response)|^)[ ]?[\(\[](?=\d{3}[)\]]))
-        [1-5]\d\d(?![\w-]|[.,]\d|[ ]?%|[ ]?(?:[mun]?s|seconds?|minutes?|hours?|days?|bytes?|[kKMG]i?B)\b)
+        [1-5]\d\d(?![\w-]|[.,]\d|[ ]?%|[ ]?(?:[mun]?s|seconds?|minutes?|hours?|days?|bytes?|[kKMG]i?B)\b
+          |[ ](?:rows?|records?|items?|lines?|messages?|orders?|times)\b)
         |^[1-5]\d\d(?=[:,]?[ ](?:[A-Z]|(?:not[ ]found|forbidden|bad[ ]request|unauthorized|gone|conflict)\b))
-        |(?<![\w/.,:\#-])[1-5]\d\d(?=[:,]?[ ](?:[A-Z][A-Z_]{3,40}\b|page[ ]not[ ]found\b
-           |(?:Client|Server)[ ]Error|Bad[ ]Request|Unauthorized|Payment|Forbidden|Method|Request|Conflict|Gone
-           |Not[ ](?:Found|Allowed|Acceptable|Implemented)|Precondition|Payload|Content|Unsupported|Expectation
-           |Misdirected|Unprocessable|Locked|Too[ ](?:Many|Early|Large)|Internal|Bad[ ]Gateway|Service|Gateway
-           |Insufficient|Moved|Found|Temporary|Permanent)))
+        |(?<![\w/.,:\#-])(?:[1-5]\d\d(?=[:,]?[ ](?:[A-Z][A-Z_]{3,40}\b|(?:Client|Server)[ ]Error))
+           |301(?=[:,]?[ ]Moved)|302(?=[:,]?[ ]Found)|307(?=[:,]?[ ]Temporary)|308(?=[:,]?[ ]Permanent)
+           |400(?=[:,]?[ ]Bad[ ]Request)|401(?=[:,]?[ ]Unauthorized)|402(?=[:,]?[ ]Payment)|403(?=[:,]?[ ]Forbidden)
+           |404(?=[:,]?[ ](?:Not[ ]Found|page[ ]not[ ]found\b))|405(?=[:,]?[ ](?:Method|Not[ ]Allowed))
+           |406(?=[:,]?[ ]Not[ ]Acceptable)|409(?=[:,]?[ ]Conflict)|410(?=[:,]?[ ]Gone)|421(?=[:,]?[ ]Misdirected)
+           |4(?:08|14|31)(?=[:,]?[ ]Request)|413(?=[:,]?[ ](?:Payload|Content|Request)[ ](?:Entity[ ])?Too)
+           |415(?=[:,]?[ ]Unsupported)|417(?=[:,]?[ ]Expectation)|422(?=[:,]?[ ]Unprocessable)
+           |423(?=[:,]?[ ]Locked)|42[59](?=[:,]?[ ]Too[ ](?:Many|Early))|4(?:12|28)(?=[:,]?[ ]Precondition)
+           |500(?=[:,]?[ ]Internal)|501(?=[:,]?[ ]Not[ ]Implemented)|502(?=[:,]?[ ]Bad[ ]Gateway)
+           |503(?=[:,]?[ ]Service)|504(?=[:,]?[ ]Gateway)|507(?=[:,]?[ ]Insufficient)))
     | (?P<negative>(?<![\w.,)\]-])-(?=\d))
     | (?P<number>\d{1,500}(?:[.,]\d{1,500}){0,10})
     """,

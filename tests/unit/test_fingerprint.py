@@ -57,6 +57,8 @@ def test_what_varies_is_replaced(error: str, expected: str) -> None:
     ("one", "other"),
     [
         ("answered 503", "answered 404"),
+        ("it was 402 Payment Required", "it was 404 Not Found"),
+        ("it was 422 Unprocessable Entity", "it was 413 Content Too Large"),
         ("connection refused", "connection reset"),
         ("ValueError: '1'", "TypeError: '1'"),
     ],
@@ -75,6 +77,9 @@ def test_different_reasons_stay_different(one: str, other: str) -> None:
         ),
         ("no such customer 404", "no such customer 7", "no such customer 599"),
         ("order 305 rejected", "order 12 rejected"),
+        ("charge 305: Payment declined", "charge 17: Payment declined", "charge 306: Payment declined"),
+        ("order 305 Not Found", "order 12 Not Found", "order 599 Not Found"),
+        ("error: 305 rows rejected", "error: 12 rows rejected"),
         ("charge ch_3NxAb2CdEf4GhIj failed", "charge ch_9ZxQb2CdEf4GhIk failed"),
         ("mail to ann@example.com bounced", "mail to bob.x+1@other.co.uk bounced"),
         ("KeyError: 'order-17'", "KeyError: 'order-305'"),

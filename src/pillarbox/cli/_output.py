@@ -133,7 +133,10 @@ class Progress:
         self._draw("")
         if kind is not None and issubclass(kind, (KeyboardInterrupt, asyncio.CancelledError, click.Abort)):
             total = max(self._done, self._total)
-            say(f"{self._done:,} of {total:,} are done, and stay done. {self._again}")
+            # A commit may come through although nobody waits for its answer any more.
+            say(
+                f"{self._done:,} of {total:,} are done, and stay done; a batch under way may be done too. {self._again}"
+            )
 
     def show(self, done: int) -> None:
         """Draw the line. What others write meanwhile is changed too, so it may be more than the total."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.cli.program import pillarbox
 from tests.support.cli.shop import Shop
 
 
@@ -60,3 +62,17 @@ def test_a_name_with_a_bar_and_quotes_breaks_no_format(shop: Shop) -> None:
     assert shop.run("check", "-o", "nagios").out.count("|") == 1
     (family,) = text_string_to_metric_families(shop.run("check", "-o", "prometheus").out)
     assert name in [sample.labels.get("consumer") for sample in family.samples]
+
+
+@pytest.mark.parametrize("command", ["check", "status"])
+def test_advice_about_one_of_several_stores_chooses_it(shop: Shop, command: str) -> None:
+    shop.publish(1)
+    shop.fail("1", "no account")
+    (shop.folder / "pillarbox.toml").write_text(
+        '[stores.eu]\nurl = "sqlite:///shop.db"\n[stores.us]\nurl = "sqlite:///other.db"\n'
+    )
+    chosen = pillarbox(command, "--store", "eu", cwd=shop.folder).out
+    assert "`pillarbox failures --destination hooks --store eu`" in chosen
+    assert "`pillarbox messages redrive --destination hooks --store eu`" in chosen
+    by_url = pillarbox(command, "--store", "sqlite:///shop.db", cwd=shop.folder).out
+    assert "`pillarbox failures --destination hooks`" in by_url

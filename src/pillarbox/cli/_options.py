@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import click
+import msgspec
 
 from pillarbox.cli._logs import LogSettings
 from pillarbox.config import Config, StoreSettings, list_destinations, to_variable
@@ -106,6 +107,18 @@ class Targets:
             return None
         (address,) = self.stores.named.values()
         return Target(address.url, address.names, self.config)
+
+    @property
+    def chosen(self) -> str | None:
+        """Name of the one store that `--store` chooses among several; None if other commands need no such choice."""
+        given = self.config.flags.get(_STORE_URL)
+        if given is None:
+            return None
+        try:
+            configured = read_stores(msgspec.structs.replace(self.config, flags={}))
+        except ConfigError:  # nothing else is configured
+            return None
+        return str(given.value) if configured.are_many and given.value in self.stores.named else None
 
     def ask(
         self,

@@ -71,7 +71,7 @@ def check(targets: Targets, output: Literal["text", "json", "jsonl", "prometheus
     thresholds = read_thresholds(config)
     if (target := targets.single) is not None:
         status = target.run(lambda store: _read_status(build_monitor(store, config), thresholds), reads_only=True)
-        checked = [CheckedStore(None, status, find_alerts(status, thresholds))]
+        checked = [CheckedStore(None, status, find_alerts(status, thresholds, store=targets.chosen))]
     else:
         answers = targets.ask(lambda _, store: _read_status(build_monitor(store, config), thresholds), reads_only=True)
         checked = [

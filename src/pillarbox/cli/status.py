@@ -64,11 +64,11 @@ def status(targets: Targets, watch: bool, interval: timedelta, count: int | None
         raise click.exceptions.Exit(code)
     if watch:
         with _Screen(is_live=output == "text") as screen:
-            asyncio.run(_watch(target, screen, every=interval.total_seconds(), count=count, output=output))
+            asyncio.run(_watch(targets, target, screen, every=interval.total_seconds(), count=count, output=output))
         return
     served = _list_served(target.config)
     found = target.run(lambda store: build_monitor(store, target.config).status(served=served), reads_only=True)
-    _show(found, target, _Screen(is_live=False), output, backlogs=Backlogs())
+    _show(found, targets, _Screen(is_live=False), output, backlogs=Backlogs())
 
 
 class _Screen:
@@ -121,7 +121,9 @@ def _show_stores(targets: Targets, screen: _Screen, *, output: OutputFormat, wat
     return max((one.exit_code for one in answers), default=0)
 
 
-async def _watch(target: Target, screen: _Screen, *, every: float, count: int | None, output: OutputFormat) -> None:
+async def _watch(
+    targets: Targets, target: Target, screen: _Screen, *, every: float, count: int | None, output: OutputFormat
+) -> None:
     """Show the status again and again. A store that goes away is reported and asked again: the screen must not end."""
     store = open_store(target.url, names=target.names, asks_only=True, reads_only=True)
     await store.open()
@@ -134,7 +136,7 @@ async def _watch(target: Target, screen: _Screen, *, every: float, count: int | 
                 found = error
             if isinstance(found, Status):
                 backlogs.add(found)
-                _show(found, target, screen, "jsonl" if output == "json" else output, backlogs=backlogs)
+                _show(found, targets, screen, "jsonl" if output == "json" else output, backlogs=backlogs)
             elif output == "text":
                 screen.show([(line, Severity.CRITICAL) for line in wrap(to_line(str(found)), find_width())])
             else:
@@ -152,8 +154,8 @@ def _list_served(config: Config) -> list[str]:
         return []
 
 
-def _show(found: Status, target: Target, screen: _Screen, output: OutputFormat, *, backlogs: Backlogs) -> None:
-    alerts = find_alerts(found, read_thresholds(target.config))
+def _show(found: Status, targets: Targets, screen: _Screen, output: OutputFormat, *, backlogs: Backlogs) -> None:
+    alerts = find_alerts(found, read_thresholds(targets.config), store=targets.chosen)
     if output == "text":
         screen.show(paint_status(found, alerts, backlogs, width=find_width(), height=screen.height))
     else:

@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from pillarbox.errors import ConfigError
+from pillarbox.errors import ConfigError, PillarboxError
 from pillarbox.redaction import redact_line
 
 __all__ = ["import_object"]
@@ -29,8 +29,9 @@ def import_object(name: str, *, what: str, example: str) -> object:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:  # whatever the module does when it is imported
-        reason = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"The {what.removeprefix('a ')} {name} cannot be loaded: {redact_line(reason)}.") from error
+        says_it = isinstance(error, (ImportError, AttributeError, PillarboxError))
+        reason = redact_line(str(error) if says_it else f"{type(error).__name__}: {error}").removesuffix(".")
+        raise ConfigError(f"The {what.removeprefix('a ')} {name} cannot be loaded: {reason}.") from error
 
 
 def _import_from_here() -> None:

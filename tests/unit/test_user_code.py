@@ -46,3 +46,17 @@ def test_whatever_a_module_raises_is_one_sentence_without_secrets(
         import_object("raising_module:it", what="a consumer", example="module:consumer")
     assert "hunter2" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_an_error_of_pillarbox_is_repeated_as_its_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "module_with_a_wrong_url.py").write_text(
+        "from pillarbox import Consumer\nconsumer = Consumer('a', receiver='redis://h?group=g', database=print)\n"
+    )
+    with pytest.raises(ConfigError) as refused:
+        import_object("module_with_a_wrong_url:consumer", what="a consumer", example="module:consumer")
+    assert str(refused.value) == (
+        "The consumer module_with_a_wrong_url:consumer cannot be loaded: The redis receiver needs a stream: add "
+        "stream=NAME."
+    )

@@ -430,5 +430,7 @@ async def test_the_log_names_the_line_of_code_that_failed(scene: Scene, caplog: 
         await scene.drained()
     lines = [one.getMessage() for one in caplog.records if "KeyError" in one.getMessage()]
     assert len(lines) >= 2
+    named = {(one.message_id, one.type) for one in caplog.records if "KeyError" in one.getMessage()}  # type: ignore[attr-defined]
+    assert named == {("m1", tick(1).type)}, "the last line names another message than those before it"
     assert all(re.search(r"KeyError: 'total' \(at \S*test_consumer\.py, line \d+, in handle\)$", one) for one in lines)
     assert {row.last_error for row in scene.store.data.inbox.values()} == {"KeyError: 'total'"}

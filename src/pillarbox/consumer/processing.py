@@ -204,7 +204,7 @@ class Processor:
     def _report_failure(self, pending: PendingMessage, error: str) -> None:
         try:
             self.telemetry.on_failed(
-                self._name, pending.received.fallback, attempts=pending.attempts, error=f"{error}{pending.place}"
+                self._name, _get_identity(pending), attempts=pending.attempts, error=f"{error}{pending.place}"
             )
         except Exception:
             log.exception("the telemetry of the consumer %s has failed", self._name)
@@ -220,6 +220,16 @@ class Processor:
     async def _run(self, call: Callable[[Any], Any], *, losses: Losses | None = None) -> Any:
         """Call the inbox in its own transaction, and repeat that through conflicts and outages."""
         return await self._retry.run(lambda: self._unit.run(call), losses=losses)
+
+
+def _get_identity(pending: PendingMessage) -> FallbackIdentity:
+    """Return the identity that the inbox and earlier log lines have: that of the event, if it can be decoded."""
+    event = pending.event
+    if event is None:
+        return pending.received.fallback
+    return FallbackIdentity(
+        message_id=event.message_id, source=event.source, type=event.type, topic=event.topic, key=event.key
+    )
 
 
 def _list_records(pending: PendingMessage, error: str) -> Iterator[_Record]:

@@ -161,6 +161,8 @@ class Inbox:
         check_duration(older_than, "older_than")
         if failed_older_than is not None:
             check_duration(failed_older_than, "failed_older_than")
+        if min(older_than, failed_older_than or older_than) < timedelta(0):
+            raise ConfigError("An age below zero would forget everything: pass a duration of zero or longer.")
         command = Forget(
             names=self.names, consumer=self.consumer, older_than=older_than, limit=limit,
             failed_older_than=failed_older_than,

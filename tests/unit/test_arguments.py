@@ -225,6 +225,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Inbox("a").forget(HANDLE, older_than=timedelta(1), limit="9"),  # type: ignore[call-overload]
         "limit='9' is not a whole number",
     ),
+    "age": (lambda: Inbox("a").forget(HANDLE, older_than=timedelta(-1)), "An age below zero would forget everything"),
+    "age of failed": (
+        lambda: Inbox("a").forget(HANDLE, older_than=timedelta(1), failed_older_than=timedelta(-1)),
+        "An age below zero would forget everything",
+    ),
     "store": (lambda: Relay(5, {"a": "memory:"}), "store=5 is not a store: pass a URL"),  # type: ignore[arg-type]
 }
 

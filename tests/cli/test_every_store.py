@@ -402,6 +402,10 @@ def test_what_no_route_takes_is_counted_listed_sent_and_closed(desk: Desk) -> No
     closed = desk.run("messages", "discard", "--state", "skipped", "--reason", "a typo", "--yes")
     assert (closed.code, "2 messages discarded" in closed.out) == (0, True), closed.err
     assert desk.told("status")["skipped"] == 0
+    for which in (["--state", "discarded", "--topic", "orders", "--yes"], ["1"]):
+        again = desk.run("messages", "redrive", *which)
+        assert (again.code, "say with --to NAME where they go" in again.err) == (2, True), again
+    assert desk.run("messages", "redrive", "1", "--to", "billing").code == 0
 
 
 def test_a_purge_counts_no_held_message_which_it_does_not_remove(

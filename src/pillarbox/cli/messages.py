@@ -37,7 +37,7 @@ from pillarbox.cli._times import parse_future_time
 from pillarbox.contracts.store import Action, BulkResult, JournalEntry, OperatorStore, Order, Phase, Selection, Tries
 from pillarbox.dashboard.settings import read_dashboard_section, to_message_url
 from pillarbox.errors import NoSuchMessage
-from pillarbox.message import Message, State, Waits
+from pillarbox.message import SKIPPED_DESTINATION, Message, State, Waits
 from pillarbox.operations.bulk import (
     BATCH_SIZE,
     ChangeBatch,
@@ -45,6 +45,7 @@ from pillarbox.operations.bulk import (
     count_by_state,
     describe_left_alone,
     describe_result,
+    format_count,
     format_counts,
     note_bulk,
 )
@@ -365,7 +366,20 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
         else:
             filters = self.filters.with_thresholds(read_near_failure(self.target.config))
             selection = await filters.resolve(store, stuck_after=read_thresholds(self.target.config).stuck)
-        return selection, await count_by_state(store, self.action, selection, to=self.to)
+        counts = await count_by_state(store, self.action, selection, to=self.to)
+        if self.action is Action.REDRIVEN and self.to is None and State.DISCARDED in counts:
+            await self._check_routed(store, selection)
+        return selection, counts
+
+    async def _check_routed(self, store: OperatorStore, selection: Selection) -> None:
+        """Refuse to redrive what no route took and a person discarded: it would be skipped again."""
+        if selection.destination not in (None, SKIPPED_DESTINATION):
+            return
+        unrouted = msgspec.structs.replace(selection, states=[State.DISCARDED], destination=SKIPPED_DESTINATION)
+        if count := await store.count(unrouted):
+            raise click.UsageError(
+                f"No route took {format_count(count)} of these: say with --to NAME where they go, or choose others."
+            )
 
     def _show(self, result: BulkResult, counts: Mapping[State, int]) -> None:
         document = {

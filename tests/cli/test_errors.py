@@ -34,7 +34,11 @@ def dead_port() -> Iterator[int]:
         (["--store", "shop.db"], 2, "write sqlite:///shop.db"),
         (["--store", "sqlite://shop.db"], 2, "three slashes"),
         (["--store", "sqlite://"], 2, "names no file"),
-        (["--store", "oracle://127.0.0.1/shop"], 2, "memory://, mysql://, postgresql:// or sqlite://"),
+        (
+            ["--store", "oracle://127.0.0.1/shop"],
+            2,
+            "mariadb://, memory://, mysql://, postgres://, postgresql:// or sqlite://",
+        ),
         (["--store", "postgresql://127.0.0.1:many/shop"], 2, "cannot be read"),
         (["--store", "sqlite:///shop.db?colour=red"], 2, "no option 'colour'"),
         (["--store", "postgresql://app:${NOT_SET}@127.0.0.1/shop"], 2, "${NOT_SET}"),

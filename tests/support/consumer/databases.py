@@ -5,6 +5,7 @@ A handler here is a generator: it yields SQL, and gets errors thrown back in, as
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from typing import Any, ClassVar, Final
@@ -180,9 +181,18 @@ async def _engine(url: str, schema: str) -> AsyncIterator[object]:
     options = {"options": f"-c search_path={schema}"}
     engine = sqlalchemy.create_engine(_at(url, "psycopg"), connect_args=options)
     opened = _remember_connections(engine)
+    is_over = threading.Event()
+
+    # A consumer that stops does not wait for its threads: one may connect after this.
+    @sqlalchemy.event.listens_for(engine, "checkin")
+    def close_late(connection: Any, _: object) -> None:
+        if is_over.is_set() and connection is not None:
+            connection.close()
+
     try:
         yield engine
     finally:
+        is_over.set()
         engine.dispose()
         for connection in opened:
             connection.close()

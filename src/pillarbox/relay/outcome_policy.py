@@ -123,6 +123,15 @@ class OutcomePolicy:
         """Messages of which the journal may know earlier tries, and could not be asked."""
         self._rejections = 0
 
+    def count_acknowledged(self, outcomes: Sequence[Outcome]) -> int:
+        """Count the acknowledgements among the answers to one send; return `acknowledged` with them.
+
+        Call it when the answers come, and before any wait: counted later, they would be witnesses against messages
+        whose send began in between.
+        """
+        self.acknowledged += sum(outcome.delivered for outcome in outcomes)
+        return self.acknowledged
+
     def evaluate(
         self,
         messages: Sequence[Message],
@@ -136,12 +145,11 @@ class OutcomePolicy:
         """Decide what follows from the answers to one send. Lost messages have no answer, and are left out.
 
         `began` is the value of `acknowledged` when the send began, `now` the caller's monotonic seconds. `heard` is
-        the same value when the answers came, if the caller has waited since: what came later is no witness.
+        what `count_acknowledged` returned, if the caller has waited since: what came later is no witness.
         """
         result = BatchResult([], [])
         result.delivered = [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.delivered]
-        self._heard = (self.acknowledged if heard is None else heard) + len(result.delivered)
-        self.acknowledged += len(result.delivered)
+        self._heard = self.count_acknowledged(outcomes) if heard is None else heard
         if result.delivered:
             self._acknowledged_at = now
             self.row.clear()
@@ -372,6 +380,11 @@ class OutcomePolicy:
 
 class SkipPolicy(OutcomePolicy):
     """Closes every message as skipped, because no route matched it."""
+
+    def count_acknowledged(self, outcomes: Sequence[Outcome]) -> int:
+        """Count nothing: there is no destination that could acknowledge anything."""
+        del outcomes
+        return self.acknowledged
 
     def evaluate(
         self,

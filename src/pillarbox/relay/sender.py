@@ -336,8 +336,11 @@ class Sender:
             state.policy.recall(forgotten, tried_for, now=state.clock.monotonic())
 
     async def _take_outcomes(self, messages: Sequence[Message], outcomes: Sequence[Outcome], *, began: int) -> None:
-        """Act on answers. Of what is acknowledged while the journal is asked, nothing is a witness against them."""
-        heard = self._state.policy.acknowledged
+        """Act on answers. Acknowledgements count from when they came, not from when the journal has been asked.
+
+        So those that come meanwhile are no witnesses against these messages, nor these against what is sent meanwhile.
+        """
+        heard = self._state.policy.count_acknowledged(outcomes)
         await self._recall_tries(messages, outcomes)
         self._apply_outcomes(messages, outcomes, began=began, heard=heard)
 

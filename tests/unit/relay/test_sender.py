@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from pillarbox.brokers.memory import MemoryTransport
 from pillarbox.clock import FrozenClock
-from pillarbox.contracts.store import Claim, Fence
+from pillarbox.contracts.store import Claim, Fence, Tries
 from pillarbox.contracts.transport import Outcome
 from pillarbox.errors import TransportUnavailable
-from pillarbox.message import Message
+from pillarbox.message import Message, Waits
 from pillarbox.relay.destination import DestinationState
 from pillarbox.relay.ordering import LONE_STRIKES
 from pillarbox.relay.sender import RateLimit, Sender
@@ -106,6 +106,44 @@ async def test_with_others_a_send_that_broke_makes_earlier_witnesses_too_old() -
     sender.send_ready()
     await sender.finish(within=60)
     assert await place.settle() == []
+
+
+class _SlowJournal(MemoryStore):
+    """Answers questions about earlier tries when it is allowed to."""
+
+    def __init__(self, *, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.may_answer = asyncio.Event()
+
+    async def count_tries(self, messages: Sequence[Message]) -> Mapping[int, Tries]:
+        await self.may_answer.wait()
+        return await super().count_tries(messages)
+
+
+async def test_what_was_acknowledged_before_a_send_is_no_witness_though_the_journal_answers_later() -> None:
+    """Beside the acknowledgement another message was refused, and the journal is asked for the earlier tries of it."""
+    clock = FrozenClock()
+    store = _SlowJournal(clock=clock)
+    put(store, None, None, None)
+    state, transport = build_state(store, clock), MemoryTransport()
+    sender = Sender(state, transport=transport, open_transport=lambda: transport, lone_cap=5)
+    await transport.open()
+    await grant(state, 0)
+    await claim_next(state, limit=3)
+    tried, taken, later = state.ordering.next_batch(3)
+    answers = [Outcome(False, "503 Service Unavailable"), Outcome(True)]
+    asking = asyncio.create_task(sender._take_outcomes([replace(tried, waits=Waits.RETRY), taken], answers, began=0))
+    await asyncio.sleep(0)
+    transport.hang()
+    sending = asyncio.create_task(sender._send([later]))
+    await asyncio.sleep(0)
+    store.may_answer.set()
+    await asking
+    transport.refuse_next()
+    transport.come_back()
+    await sending
+    settlement, _ = state.ordering.next_settlement(10)
+    assert {failure.message_id: failure.spends for failure in settlement.failures} == {tried.id: True, later.id: False}
 
 
 @pytest.mark.parametrize(("missing", "struck"), [(False, 1), (True, 0)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -23,6 +23,16 @@ class _Progress(Protocol):
 
 
 _current: ContextVar[_Progress | None] = ContextVar("pillarbox_progress", default=None)
+
+
+def _reset(token: Token[_Progress | None]) -> None:
+    """Restore the progress from before, unless another context closes the coroutine, which has its own.
+
+    The garbage collector does so after an event loop that ended with tasks left. An error here would replace its
+    `GeneratorExit`, and the coroutine would go on as if its send had failed.
+    """
+    with suppress(ValueError):
+        _current.reset(token)
 
 
 class StallTimeout:
@@ -51,7 +61,7 @@ class StallTimeout:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        _current.reset(self._token)
+        _reset(self._token)
         await self._timeout.__aexit__(kind, error, trace)
 
     def note(self) -> None:
@@ -95,7 +105,7 @@ class Slots:
         try:
             yield
         finally:
-            _current.reset(token)
+            _reset(token)
             self._semaphore.release()
 
     def note(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 
 import pytest
 
@@ -74,6 +75,21 @@ async def test_outside_of_a_send_there_is_nothing_to_note() -> None:
     note_progress()
     async with Slots(1).hold():
         note_progress()
+
+
+async def test_a_coroutine_that_is_closed_in_another_context_ends_and_leaves_its_slot() -> None:
+    """The garbage collector closes what is left of an event loop."""
+    slots = Slots(1)
+
+    async def send() -> None:
+        async with StallTimeout(LONG), slots.hold():
+            await asyncio.get_running_loop().create_future()
+
+    sending = send()
+    copy_context().run(sending.send, None)
+    sending.close()
+    async with StallTimeout(SHORT), slots.hold():
+        pass
 
 
 async def test_another_cancellation_is_left_alone() -> None:

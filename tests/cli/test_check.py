@@ -72,7 +72,7 @@ def test_advice_about_one_of_several_stores_chooses_it(shop: Shop, command: str)
         '[stores.eu]\nurl = "sqlite:///shop.db"\n[stores.us]\nurl = "sqlite:///other.db"\n'
     )
     chosen = pillarbox(command, "--store", "eu", cwd=shop.folder).out
-    assert "`pillarbox failures --destination hooks --store eu`" in chosen
-    assert "`pillarbox messages redrive --destination hooks --store eu`" in chosen
+    assert "`pillarbox failures --store eu --destination hooks`" in chosen
+    assert "`pillarbox messages redrive --store eu --destination hooks`" in chosen
     by_url = pillarbox(command, "--store", "sqlite:///shop.db", cwd=shop.folder).out
     assert "`pillarbox failures --destination hooks`" in by_url

@@ -228,12 +228,10 @@ class WatchedStore(MemoryStore):
 
     # --- fenced writes ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         self._record_fence(fence)
         self._check_fence(fence)
-        self._refusals.check_waits(
-            row for row in self._open_in_fence(fence, park) if row.waits in (None, Waits.DEFERRED)
-        )
+        self._refusals.check_waits(self._list_parkable(fence, park))
         revisions = await super().claim(fence, claim, park=park)
         for partition in fence.epochs:
             self._check_lane(fence.destination, partition)

@@ -49,7 +49,9 @@ def fingerprint(lines: list[str]) -> str:
 def format_call(name: str, args: Sequence[Any], options: Mapping[str, Any], answer: object) -> str:
     """Format a call of the store with ids, lanes and epochs, and nothing that differs from run to run."""
     arguments = [_format_value(arg) for arg in args] + [
-        f"{key}={_format_value(value)}" for key, value in options.items() if key != "lease"
+        f"{key}={_format_value(list(value) if key == 'park' else value)}"
+        for key, value in options.items()
+        if key != "lease"
     ]
     return f"{name} {' '.join(arguments)} -> {_format_value(answer)}"
 

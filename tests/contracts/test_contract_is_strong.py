@@ -67,6 +67,7 @@ CAUGHT_BY: dict[type[MemoryStore] | type[MemoryData], str] = {
     broken.CallsCutLanesComplete: "test_a_lane_with_more_to_read_is_not_complete",
     broken.ClaimNotIdempotent: "test_repeating_a_claim_changes_nothing",
     broken.ParkDeletes: "test_a_parked_message_is_still_there",
+    broken.ParksByIdAlone: "test_a_message_that_was_not_read_is_not_parked",
     broken.ParksAgain: "test_a_message_is_parked_once",
     broken.ParkForgetsTheError: "test_a_park_keeps_attempts_and_the_last_error",
     broken.TouchedClaimsAreFinished: "test_a_touched_claim_keeps_the_rest",

@@ -413,7 +413,9 @@ async def test_what_was_tried_before_is_found_wherever_it_waits(store: SqliteSto
 async def test_the_view_says_what_the_store_says(store: SqliteStore, path: Path) -> None:
     parked, delivered, failed, discarded, held, sending, _ = await put(store, path, *(message() for _ in range(7)))
     fence = await own(store)
-    await store.claim(fence, Claim(1, [sending.id]), park=[one.id for one in (parked, delivered, failed, discarded)])
+    await store.claim(
+        fence, Claim(1, [sending.id]), park={one.id: one.message_id for one in (parked, delivered, failed, discarded)}
+    )
     ended = FailedOutcome(message_id=failed.id, state=State.FAILED)
     stopped = FailedOutcome(message_id=held.id, state=State.PENDING, waits=Waits.HELD)
     await store.settle(fence, Settlement(delivered=[delivered.id], failures=[ended, stopped]))

@@ -434,22 +434,27 @@ class CallsCutLanesComplete(MemoryStore):
 
 
 class ClaimNotIdempotent(MemoryStore):
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         revisions = await super().claim(fence, claim, park=park)
         self._data.claims[fence.relay_id, claim.number] = claim
         return revisions
 
 
 class ParkDeletes(MemoryStore):
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         revisions = await super().claim(fence, claim, park=park)
         for id in park:
             self._data.open.drop(id)
         return revisions
 
 
+class ParksByIdAlone(MemoryStore):
+    def _list_parkable(self, fence: Fence, park: Mapping[int, UUID]) -> Sequence[Message]:
+        return [row for row in self._open_in_fence(fence, park) if row.waits in (None, Waits.DEFERRED)]
+
+
 class ParksAgain(MemoryStore):
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         revisions = await super().claim(fence, claim)
         for row in self._open_in_fence(fence, park):
             self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
@@ -705,7 +710,7 @@ class ForwardsNothing(MemoryStore):
 class ChangesSecretly(MemoryStore):
     """No claim tells that an operator changed the lane."""
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         return dict.fromkeys(await super().claim(fence, claim, park=park), 0)
 
 

@@ -45,7 +45,7 @@ async def live_as_a_relay(store: Store) -> tuple[Sequence[int], Sequence[int]]:
     fence = await owned(store)
     read = (await store.read("shop", partitions=[1], cursor=None, limit=10)).messages
     ids = [one.id for one in read]
-    await store.claim(fence, Claim(1, ids[:3]), park=ids[3:])
+    await store.claim(fence, Claim(1, ids[:3]), park={one.id: one.message_id for one in read[3:]})
     failed = FailedOutcome(message_id=ids[1], state=State.FAILED, attempts=5, error="no")
     again = FailedOutcome(message_id=ids[2], state=State.PENDING, waits=Waits.RETRY, attempts=1, error="no", delay=NOW)
     await store.settle(fence, Settlement(delivered=ids[:1], failures=[failed, again], finished=[1]))

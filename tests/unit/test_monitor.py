@@ -330,7 +330,7 @@ async def test_what_waits_for_days_behind_a_retried_message_is_critical() -> Non
         memory_writer(tx).insert(Insert(names=Names(), messages=[sample(key=NEAR) for _ in range(2_001)]))
     fence = await own(store, LANE, lease=timedelta(days=9))
     head, *behind = await store.find(Selection(), limit=3_000)
-    await store.claim(fence, Claim(1, []), park=[message.id for message in behind])
+    await store.claim(fence, Claim(1, []), park={message.id: message.message_id for message in behind})
     clock.advance(timedelta(days=3))
     await settle_failures(store, fence, retry(head, attempts=40, delay=timedelta(minutes=5)))
     status = await Monitor(store).status()

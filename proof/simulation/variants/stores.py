@@ -116,7 +116,9 @@ def parking_not_written(replace: Replace) -> None:
     """What waits behind an earlier message is put aside and never written down as parked."""
     original_claim = MemoryStore.claim
 
-    async def claim(store: MemoryStore, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(
+        store: MemoryStore, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}
+    ) -> Mapping[int, int]:
         return await original_claim(store, fence, claim)
 
     replace(MemoryStore, "claim", claim)

@@ -257,9 +257,10 @@ class RelayStore(AnyStore, Protocol):
 
     # --- claims: every write is fenced ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         """Record the batch as in this relay's hands, and park what waits behind an earlier message.
 
+        `park` has the message that was read under each id: a row that has another one is left alone, as in `settle`.
         Fresh and deferred messages can be parked; a claim without messages only parks. Committed when it returns.
         `Fenced` names the lanes that belong to another relay, and then nothing is written. Repeating a claim with the
         same number changes nothing.

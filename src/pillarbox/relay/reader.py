@@ -577,7 +577,7 @@ class Reader:
                 return
             number = state.lease.next_claim_number()
             claim = Claim(number, [message.id for message in take], _strikes_while_waiting(strikes))
-            park_ids = [message.id for message in park]
+            park_ids = {message.id: message.message_id for message in park}
             fence = state.fence({message.partition for message in (*take, *park)})
             revisions: dict[int, int] = {}
 
@@ -631,9 +631,10 @@ class Reader:
             message_id=message.id, state=State.PENDING, waits=Waits.PARKED, attempts=message.attempts
         )
         closed = build_refusal(message, refusal, outcome=parked)
+        settlement = Settlement(failures=[closed], message_ids={message.id: message.message_id})
         epoch = state.epochs.get(message.partition, 0)
         try:
-            is_closed = await state.close_refused(message, closed, Settlement(failures=[closed]))
+            is_closed = await state.close_refused(message, closed, settlement)
         except StoreRefused as error:
             state.set_aside(message, Settlement(), reason=error)
             self._unparked.append((message, epoch))

@@ -281,15 +281,14 @@ class MemoryStore:
 
     # --- claims ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         self._check_fence(fence)
         if claim.message_ids:
             self._data.claims.setdefault((fence.relay_id, claim.number), claim)
             self._data.claimed_at[fence.relay_id, claim.number] = self._clock.now()
-        for row in self._open_in_fence(fence, park):
-            if row.waits in (None, Waits.DEFERRED):
-                self._data.due_at[row.id] = self._data.first_due_at(row)
-                self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
+        for row in self._list_parkable(fence, park):
+            self._data.due_at[row.id] = self._data.first_due_at(row)
+            self._data.open.put(replace(row, waits=Waits.PARKED, available_at=None, status_at=self._clock.now()))
         return {partition: self._data.revisions[fence.destination, partition] for partition in fence.epochs}
 
     async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:
@@ -357,6 +356,14 @@ class MemoryStore:
         """Return the messages that are open and in the lanes of the fence: a repeated settlement finds none."""
         rows = [row for id in ids if (row := self._data.open.get(id)) is not None]
         return [row for row in rows if row.destination == fence.destination and row.partition in fence.epochs]
+
+    def _list_parkable(self, fence: Fence, park: Mapping[int, UUID]) -> Sequence[Message]:
+        """Return the messages to park that do not wait in the table yet, without others that got their ids."""
+        return [
+            row
+            for row in self._open_in_fence(fence, park)
+            if row.waits in (None, Waits.DEFERRED) and row.message_id == park[row.id]
+        ]
 
     def _deliver(self, row: Message) -> None:
         closed = replace(row, state=State.DELIVERED, waits=None, status_at=self._clock.now())

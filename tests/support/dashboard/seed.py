@@ -63,9 +63,10 @@ class Relaying:
     async def renew(self) -> None:
         await self._store.renew(self.info.relay_id, lease=LEASE, reachable=self.info.reachable)
 
-    async def _claim(self, destination: str, ids: Sequence[int], park: Sequence[int] = ()) -> None:
+    async def _claim(self, destination: str, ids: Sequence[int], park: Sequence[Message] = ()) -> None:
         self._number += 1
-        await self._store.claim(self._fences[destination], Claim(self._number, list(ids)), park=list(park))
+        parked = {message.id: message.message_id for message in park}
+        await self._store.claim(self._fences[destination], Claim(self._number, list(ids)), park=parked)
 
     async def deliver(self, destination: str, ids: Sequence[int]) -> None:
         await self._claim(destination, ids)
@@ -92,7 +93,8 @@ class Relaying:
         await self._settle("_skipped", Settlement(failures=failures, finished=[self._number]))
 
     async def park(self, destination: str, ids: Sequence[int]) -> None:
-        await self._claim(destination, [], park=ids)
+        found = await self._store.find(Selection(ids=list(ids)), limit=len(ids))
+        await self._claim(destination, [], park=found)
 
     async def send(self, destination: str, ids: Sequence[int]) -> None:
         """Claim messages, and leave them in this relay's hands."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -332,7 +333,7 @@ class _SlowWrites(MemoryStore):
         self.may_release.set()
         self.released: list[Fence] = []
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         await self.permits.acquire()
         assert not self.released
         return await super().claim(fence, claim, park=park)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from pillarbox.brokers.memory import MemoryTransport
@@ -205,6 +206,38 @@ async def test_a_message_of_a_lane_that_was_lost_meanwhile_is_not_parked_again(i
     await reader.finish()
     (left,) = await state.store.find(Selection(), limit=1)
     assert left.waits is (Waits.PARKED if is_same else None)
+
+
+class _LosesCommits(MemoryStore):
+    """Loses the messages between their read and their claim, and gives their ids to others without a key."""
+
+    refuses = False
+
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
+        for id_ in park:
+            row = self._data.open.get(id_)
+            assert row is not None
+            self._data.open.put(msgspec.structs.replace(row, message_id=UUID(int=70 + id_), key=None))
+        if self.refuses and park:
+            raise StoreRefused("no")
+        return await super().claim(fence, claim, park=park)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_another_message_that_got_the_id_of_one_to_park_is_left_alone(refuses: bool) -> None:
+    """Nothing is in front of it, so nobody would read it again; and it is not the one that could not be parked."""
+    clock = FrozenClock()
+    store = _LosesCommits(clock=clock)
+    store.refuses = refuses
+    put(store, "a")
+    state = build_state(store, clock)
+    await grant(state, 0)
+    state.ordering.block(0, "a", front=Waits.HELD)
+    reader = _reader(state)
+    await reader.run_once()
+    await reader.finish()
+    (other,) = await store.find(Selection(), limit=9)
+    assert (other.message_id, other.state, other.waits) == (UUID(int=71), State.PENDING, None)
 
 
 class _RefusesRetries(MemoryStore):
@@ -972,7 +1005,7 @@ class _NoParking(MemoryStore):
 
     refuses = True
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         if self.refuses and park:
             raise StoreRefused("a trigger refuses it")
         return await super().claim(fence, claim, park=park)

@@ -493,7 +493,7 @@ class _LosesLane(MemoryStore):
 
     state: DestinationState | None = None
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         revisions = await super().claim(fence, claim, park=park)
         if self.state is not None:
             state, self.state = self.state, None

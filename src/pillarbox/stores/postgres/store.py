@@ -455,11 +455,12 @@ class PostgresStore:
 
     # --- claims ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Iterable[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
+        parked = sorted(park)
         async with self._database.quick() as connection:
             passed = await connection.fetch(
                 self._sql["claim"], *_fence_parameters(fence), claim.number, list(claim.message_ids), claim.strikes,
-                list(park), self._now(),
+                parked, self._now(), [park[message_id] for message_id in parked],
             )  # fmt: skip
         _check_fence(fence, passed)
         return dict(passed)

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -141,7 +142,7 @@ class SqliteStore(SyncSqlStore[Database]):
         """They are made for the tables of this release. For those of its neighbours statements have variants."""
         return self._schema_version == _LATEST
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         if claim.message_ids and not park and self._runs_procedures:
             rows = await self._database.write_at_once("claim_at_once", build_claim(fence, claim))
             if rows:

@@ -54,14 +54,17 @@ class RelayGone(Exception):
     """The relay that takes lanes is not in the registry: the transaction must be undone."""
 
 
-def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Sequence[int]) -> Mapping[int, int]:
+def record_claim(tx: Transaction, fence: Fence, claim: Claim, *, park: Mapping[int, UUID]) -> Mapping[int, int]:
     """Record a batch as claimed, and park messages, if the fence holds; return the revisions of the lanes."""
     # Lanes are locked before claims and messages, here as in `take_lanes`: one order, no deadlock.
     revisions = _check_fence(tx, fence)
     if claim.message_ids:
         tx.execute("claim", _claim_values(str(fence.relay_id), claim))
     if park:
-        tx.execute("park", _lane_values(fence) | {"ids": list(park)})
+        lanes = _lane_values(fence)
+        rows = tx.query("read_message_ids", lanes | {"ids": list(park)})
+        if ids := [id_ for id_, message_id, _ in rows if _is_sent(message_id, park[id_])]:
+            tx.execute("park", lanes | {"ids": ids})
     return revisions
 
 
@@ -188,7 +191,7 @@ def _count_delivered(tx: Transaction, values: Mapping[str, object]) -> dict[str,
 
 
 def _is_sent(message_id: object, sent: UUID | None) -> bool:
-    """Return whether a row has the message that was sent. An id that is no UUID cannot be compared."""
+    """Return whether a row has the message that was sent or read. An id that is no UUID cannot be compared."""
     try:
         return sent is None or UUID(str(message_id)) == sent
     except ValueError:

@@ -297,7 +297,7 @@ class SyncSqlStore(Generic[D]):
 
     # --- claims ---
 
-    async def claim(self, fence: Fence, claim: Claim, *, park: Sequence[int] = ()) -> Mapping[int, int]:
+    async def claim(self, fence: Fence, claim: Claim, *, park: Mapping[int, UUID] = {}) -> Mapping[int, int]:
         return await self._database.write_relaxed(lambda tx: record_claim(tx, fence, claim, park=park))
 
     async def settle(self, fence: Fence, settlement: Settlement) -> Collection[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -36,6 +36,7 @@ __all__ = [
     "hold",
     "list_ids",
     "own",
+    "pair_ids",
     "park",
     "put",
     "read_due",
@@ -113,8 +114,13 @@ def fail(message: Message, *, attempts: int = 5, error: str = "HTTP 400") -> Fai
     return FailedOutcome(message_id=message.id, state=State.FAILED, attempts=attempts, error=error)
 
 
+def pair_ids(*messages: Message) -> Mapping[int, UUID]:
+    """Return what to park of a claim: the id of each row, with the message that was read under it."""
+    return {message.id: message.message_id for message in messages}
+
+
 async def park(store: Store, fence: Fence, *messages: Message, number: int = 2_000) -> None:
-    await store.claim(fence, Claim(number, []), park=list_ids(messages))
+    await store.claim(fence, Claim(number, []), park=pair_ids(*messages))
     await store.settle(fence, Settlement(finished=[number]))
 
 

@@ -27,6 +27,7 @@ from pillarbox.testing.store_contract.arrange import (
     hold,
     list_ids,
     own,
+    pair_ids,
     park,
     put,
     read_due,
@@ -81,10 +82,10 @@ class ClaimContract:
         store = harness.store
         mine, waiting, other = await put(harness, *(sample(key=key) for key in (NEAR, NEAR, SECOND)))
         fence = await own(store, LANE)
-        await store.claim(fence, Claim(1, [mine.id]), park=[waiting.id])
+        await store.claim(fence, Claim(1, [mine.id]), park=pair_ids(waiting))
         before = await read_everything(store)
         harness.clock.advance(LEASE / 2)
-        await store.claim(fence, Claim(1, [mine.id]), park=[waiting.id])
+        await store.claim(fence, Claim(1, [mine.id]), park=pair_ids(waiting))
         await store.claim(fence, Claim(1, [other.id]))
         assert (await read_everything(store))[0] == before[0]
 
@@ -101,16 +102,26 @@ class ClaimContract:
         store = harness.store
         head, waiting = await put(harness, sample(key=NEAR), sample(key=NEAR))
         now = harness.clock.advance(HOUR)
-        await store.claim(await own(store, LANE), Claim(1, [head.id]), park=[waiting.id])
+        await store.claim(await own(store, LANE), Claim(1, [head.id]), park=pair_ids(waiting))
         assert await reload(store, waiting) == replace(waiting, waits=Waits.PARKED, status_at=now)
         assert await read_state(store, head) is State.SENDING
 
     async def test_parking_alone_claims_nothing(self, harness: StoreHarness) -> None:
         store = harness.store
         (message,) = await put(harness, sample(key=NEAR))
-        await store.claim(await own(store, LANE), Claim(1, []), park=[message.id])
+        await store.claim(await own(store, LANE), Claim(1, []), park=pair_ids(message))
         parked = await reload(store, message)
         assert (parked.state, parked.waits) == (State.PENDING, Waits.PARKED)
+
+    async def test_a_message_that_was_not_read_is_not_parked(self, harness: StoreHarness) -> None:
+        """After a failover that lost commits, an id can stand for another message than the one that was read."""
+        store = harness.store
+        first, keyless, second = await put(harness, sample(key=NEAR), sample(key=None), sample(key=SECOND))
+        fence = await own(store, *{LANE, keyless.partition})
+        read = {second.id: second.message_id, keyless.id: uuid4(), first.id: uuid4()}
+        await store.claim(fence, Claim(1, []), park=read)
+        waits = [(await reload(store, message)).waits for message in (first, keyless, second)]
+        assert waits == [None, None, Waits.PARKED]
 
     async def test_a_message_is_parked_once(self, harness: StoreHarness) -> None:
         store = harness.store
@@ -144,7 +155,7 @@ class ClaimContract:
         store = harness.store
         message, parked = await put(harness, sample(key=NEAR), sample(key=NEAR))
         fence = await own(store, LANE)
-        await store.claim(fence, Claim(1, []), park=[parked.id])
+        await store.claim(fence, Claim(1, []), park=pair_ids(parked))
         await store.claim(fence, Claim(1, [message.id]))
         assert await read_state(store, message) is State.SENDING
 
@@ -160,7 +171,7 @@ class ClaimContract:
         assert list_ids(found) == list_ids(messages)
 
     async def test_a_claim_on_what_does_not_exist_invents_nothing(self, harness: StoreHarness) -> None:
-        await harness.store.claim(await own(harness.store, LANE), Claim(1, [4711]), park=[4712])
+        await harness.store.claim(await own(harness.store, LANE), Claim(1, [4711]), park={4712: uuid4()})
         assert list(await harness.store.find(Selection(), limit=MANY)) == []
 
     async def test_a_claim_parks_nothing_outside_its_lanes(self, harness: StoreHarness) -> None:

@@ -31,6 +31,7 @@ from pillarbox.testing.store_contract.arrange import (
     fail,
     list_ids,
     own,
+    pair_ids,
     put,
     read_everything,
     read_state,
@@ -82,7 +83,7 @@ class FenceContract:
 
     async def test_parking_is_fenced(self, harness: StoreHarness) -> None:
         taken = await _take_over(harness)
-        await _assert_fenced(taken, lambda: taken.store.claim(taken.old, Claim(2, []), park=[taken.fresh.id]))
+        await _assert_fenced(taken, lambda: taken.store.claim(taken.old, Claim(2, []), park=pair_ids(taken.fresh)))
 
     async def test_a_delivery_is_fenced(self, harness: StoreHarness) -> None:
         taken = await _take_over(harness)
@@ -284,7 +285,7 @@ class RaceContract:
     async def test_a_park_beside_a_takeover_waits_for_it_and_is_refused(self, harness: StoreHarness) -> None:
         message, later = await put(harness, sample(key=NEAR), sample(key=NEAR))
         await _assert_refused_beside_takeover(
-            harness, message, lambda old: harness.store.claim(old, Claim(2, []), park=[later.id])
+            harness, message, lambda old: harness.store.claim(old, Claim(2, []), park=pair_ids(later))
         )
 
     async def test_a_relay_that_leaves_while_it_takes_owns_nothing(self, harness: StoreHarness) -> None:

@@ -1,6 +1,8 @@
 -- name: claim
 -- Records a batch as in a relay's hands and parks what must wait, if every lane is still its own.
--- $1 relay, $2 destination, $3 partitions, $4 their epochs, $5 number, $6 ids, $7 strikes, $8 ids to park, $9 now or null
+-- $1 relay, $2 destination, $3 partitions, $4 their epochs, $5 number, $6 ids, $7 strikes, $8 ids to park, in order,
+-- $9 now or null, $10 message ids of those to park: an id that the database gave to a later message after it lost commits
+-- is left alone
 with lanes as materialized (
     select l.partition, l.revision
       from unnest($3::smallint[], $4::bigint[]) as f (partition, epoch)
@@ -19,6 +21,7 @@ with lanes as materialized (
        set waits = 'parked', available_at = 'infinity', status_at = coalesce($9::timestamptz, statement_timestamp()),
            due_at = coalesce(due_at, case waits when 'deferred' then available_at end, created_at)
      where id = any($8::bigint[]) and destination = $2 and partition = any($3::smallint[]) and (waits is null or waits = 'deferred')
+       and message_id = ($10::uuid[])[width_bucket(id, $8::bigint[])]
        and (select holds from fence)
 )
 select partition, revision from lanes

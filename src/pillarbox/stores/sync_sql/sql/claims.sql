@@ -28,7 +28,7 @@ delete from pillarbox_outbox
    and destination = :destination and `partition` in :partitions
 
 -- name: read_message_ids
--- Return the message ids of rows that are still open in these lanes, for the journal, and their errors.
+-- Return the message ids of rows that are still open in these lanes, to compare and for the journal, and their errors.
 select id, message_id, last_error from pillarbox_outbox
  where id in :ids
    and destination = :destination and `partition` in :partitions

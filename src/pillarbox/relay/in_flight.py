@@ -47,7 +47,9 @@ class Stage(IntEnum):
     READY = 1
     SENT = 2
     DONE = 3
-    """Its outcome is known and not yet recorded."""
+    """Its outcome is known, and is in no settlement yet."""
+    SETTLING = 4
+    """Its outcome is in the settlement that is being recorded, or was set aside."""
 
 
 class InFlightMessage(msgspec.Struct, gc=False):
@@ -103,24 +105,14 @@ class InFlight:
             return entry
         return None
 
-    def leave_out_reused(self, settlement: Settlement) -> Settlement:
-        """Return the settlement without ids that the database gave to other messages, which are in flight now."""
-        entries = self.entries
-        reused = {
-            id_
-            for id_, message_id in settlement.message_ids.items()
-            if (entry := entries.get(id_)) is not None
-            and entry.message.message_id is not message_id
-            and entry.message.message_id != message_id
-        }
-        if not reused:
-            return settlement
-        return msgspec.structs.replace(
-            settlement,
-            delivered=[id_ for id_ in settlement.delivered if id_ not in reused],
-            failures=[failure for failure in settlement.failures if failure.message_id not in reused],
-            returned=[id_ for id_ in settlement.returned if id_ not in reused],
-        )
+    def find_settling(self, message_id: int) -> InFlightMessage | None:
+        """Return the entry of a message in the settlement under way; None if it left, even if the id is back since.
+
+        A lane that was lost meanwhile may be served again, and bring the same message, or another one under its id. The
+        settlement tells nothing about that entry, which has a claim and perhaps an outcome of its own.
+        """
+        entry = self.entries.get(message_id)
+        return entry if entry is not None and entry.stage is Stage.SETTLING else None
 
     def add(self, entry: InFlightMessage) -> None:
         """Note that a message is chosen to be claimed."""
@@ -184,20 +176,23 @@ class InFlight:
 
     def rebuild_settlement(self, part: Settlement) -> tuple[Settlement, set[int]]:
         """Build the settlement of some outcomes anew, as claims and lanes are now. What left meanwhile is left out."""
-        return self._build_settlement(
-            [i for i in part.delivered if self._is_done(i)],
-            [failure for failure in part.failures if self._is_done(failure.message_id)],
-            [i for i in part.returned if self._is_done(i)],
-        )
+        return self._build_settlement(*self._list_settling(part))
 
-    def _is_done(self, message_id: int) -> bool:
-        entry = self.entries.get(message_id)
-        return entry is not None and entry.stage is Stage.DONE
+    def _list_settling(self, settlement: Settlement) -> tuple[list[int], list[FailedOutcome], list[int]]:
+        """List the outcomes of a settlement whose messages have not left since: delivered, failures, returned."""
+        is_settling = self.find_settling
+        return (
+            [i for i in settlement.delivered if is_settling(i)],
+            [failure for failure in settlement.failures if is_settling(failure.message_id)],
+            [i for i in settlement.returned if is_settling(i)],
+        )
 
     def _build_settlement(
         self, delivered: list[int], failures: list[FailedOutcome], returned: list[int]
     ) -> tuple[Settlement, set[int]]:
         entries = [self.entries[i] for i in (*delivered, *(failure.message_id for failure in failures), *returned)]
+        for entry in entries:
+            entry.stage = Stage.SETTLING
         leaving = Counter([entry.claim for entry in entries])
         lanes = {entry.message.partition for entry in entries}
         finished = [number for number, count in leaving.items() if count >= self._claim_sizes[number]]
@@ -211,10 +206,12 @@ class InFlight:
 
     def restore_outcomes(self, settlement: Settlement) -> None:
         """Queue the outcomes of a settlement that was not recorded again, before all others."""
-        settlement = self.leave_out_reused(settlement)
-        self._delivered = [i for i in settlement.delivered if i in self.entries] + self._delivered
-        self._failures = [f for f in settlement.failures if f.message_id in self.entries] + self._failures
-        self._returned = [i for i in settlement.returned if i in self.entries] + self._returned
+        delivered, failures, returned = self._list_settling(settlement)
+        for message_id in (*delivered, *(failure.message_id for failure in failures), *returned):
+            self.entries[message_id].stage = Stage.DONE
+        self._delivered = delivered + self._delivered
+        self._failures = failures + self._failures
+        self._returned = returned + self._returned
 
     # --- leaving ---
 
@@ -227,10 +224,10 @@ class InFlight:
                 self._shrink_claim(entry.claim)
         return entry
 
-    def release_all(self, message_ids: Iterable[int]) -> list[InFlightMessage]:
-        """Forget many messages at once; return those that were in flight."""
-        pop = self.entries.pop
-        entries = [entry for message_id in message_ids if (entry := pop(message_id, None)) is not None]
+    def release_settled(self, message_ids: Iterable[int]) -> list[InFlightMessage]:
+        """Forget many messages of the settlement under way at once; return those that had not left before."""
+        find, pop = self.find_settling, self.entries.pop
+        entries = [pop(message_id) for message_id in message_ids if find(message_id)]
         self.size -= sum([len(entry.message.payload) for entry in entries])
         for number, count in Counter([entry.claim for entry in entries]).items():
             if number:

@@ -221,9 +221,9 @@ class LaneOrdering:
         """Return whether nothing of a lane is in flight any more, except for what was set aside."""
         return all(entry.message.id in self._in_flight.aside for entry in self._in_flight.in_lane(partition))
 
-    def get_message(self, message_id: int) -> Message | None:
-        """Return a message in flight."""
-        entry = self._in_flight.entries.get(message_id)
+    def find_settling(self, message_id: int) -> Message | None:
+        """Return a message whose outcome is being recorded; None if its lane was lost meanwhile."""
+        entry = self._in_flight.find_settling(message_id)
         return None if entry is None else entry.message
 
     @property
@@ -960,7 +960,7 @@ class LaneOrdering:
     def drop_unanswered(self) -> None:
         """Forget what is still being sent: nobody waits for the answer any more, and another relay will send it."""
         for entry in list(self._in_flight.entries.values()):
-            if entry.stage is not _DONE and entry.message.id not in self._in_flight.aside:
+            if entry.stage < _DONE and entry.message.id not in self._in_flight.aside:
                 self._in_flight.release(entry.message.id)
                 if entry.message.key is not None:
                     self._keys[entry.message.key].forget(entry.message)
@@ -995,8 +995,10 @@ class LaneOrdering:
         return self._in_flight.next_settlement(limit)
 
     def confirm_settlement(self, settlement: Settlement) -> None:
-        """Note that outcomes are recorded durably: stopped keys go on, and what returned can be read again."""
-        settlement = self._in_flight.leave_out_reused(settlement)
+        """Note that outcomes are recorded durably: stopped keys go on, and what returned can be read again.
+
+        What left meanwhile, because its lane was lost, is left out, also where the message or its id came back since.
+        """
         self._release_delivered(settlement.delivered)
         for message_id in settlement.returned:
             if (entry := self._release(message_id)) is None:
@@ -1018,7 +1020,7 @@ class LaneOrdering:
     def confirm_close(self, part: Settlement) -> None:
         """Note that the one message of a refused settlement is closed as failed, whatever its outcome was."""
         for failure in part.failures:
-            message = self.get_message(failure.message_id)
+            message = self.find_settling(failure.message_id)
             queue = None if message is None or message.key is None else self._keys.get(message.key)
             if queue is not None and queue.front == failure.message_id:
                 queue.front = None  # it does not wait in the table: what is parked behind it must be read
@@ -1033,6 +1035,10 @@ class LaneOrdering:
         """
         entry = self._in_flight.entries.get(message_id)
         if entry is None or message_id in self._in_flight.aside:
+            return
+        # Its lane may have been lost and taken again meanwhile. What came back is tried again before it is set aside.
+        is_settling = entry.stage is Stage.SETTLING
+        if entry.stage is _DONE or is_settling != bool(outcome.delivered or outcome.failures):
             return
         self._in_flight.aside[message_id] = outcome
         if outcome.delivered and (key := entry.message.key) is not None and (queue := self._keys.get(key)) is not None:
@@ -1057,7 +1063,7 @@ class LaneOrdering:
 
     def _release_delivered(self, message_ids: Sequence[int]) -> None:
         """Do as `_release` does, for very many messages at once."""
-        keys, entries = self._keys, self._in_flight.release_all(message_ids)
+        keys, entries = self._keys, self._in_flight.release_settled(message_ids)
         if self._reads:
             self._released_meanwhile.update({entry.message.id: entry.message.message_id for entry in entries})
         for entry in entries:
@@ -1068,9 +1074,10 @@ class LaneOrdering:
                     self._review(key, queue)
 
     def _release(self, message_id: int, *, resumes: bool = False) -> InFlightMessage | None:
-        entry = self._in_flight.release(message_id)
+        entry = self._in_flight.find_settling(message_id)
         if entry is None:
             return None
+        self._in_flight.release(message_id)
         if self._reads:
             self._released_meanwhile[message_id] = entry.message.message_id
         if (key := entry.message.key) is not None and (queue := self._keys.get(key)) is not None:

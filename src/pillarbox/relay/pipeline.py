@@ -286,7 +286,7 @@ class Settler:
             state.ordering.confirm_settlement(outcome)
             return
         failure = outcome.failures[0] if outcome.failures else None
-        message = state.ordering.get_message(outcome.delivered[0] if failure is None else failure.message_id)
+        message = state.ordering.find_settling(outcome.delivered[0] if failure is None else failure.message_id)
         if message is None:
             return  # its lane was lost
         closed = build_refusal(message, refusal, outcome=failure)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pillarbox.contracts.store import Cursor, ReadResult, Settlement
 from pillarbox.message import Message, Waits
 from pillarbox.relay.ordering import LaneOrdering
-from tests.support.lanes.lane_bench import Bench, failed, retry
+from tests.support.lanes.lane_bench import Bench, failed, non_empty, retry
 from tests.support.lanes.lane_table import row
 
 
@@ -198,6 +198,53 @@ def test_a_late_settlement_is_not_that_of_another_message_with_its_id(is_recorde
         bench.ordering.abort_settlement(settlement)
     assert bench.ordering.is_in_flight(other)
     assert not bench.ordering.has_outcomes
+
+
+def come_back_during_settlement() -> tuple[Bench, Settlement]:
+    """A message whose delivery was being recorded when its lane was dropped, and taken again with a claim of it."""
+    first = row(1, "a")
+    bench = Bench()
+    bench.take(first)
+    bench.send()
+    bench.ordering.mark_delivered([first])
+    settlement, _ = bench.ordering.next_settlement(100)
+    bench.ordering.drop([0])
+    bench.ordering.grant(0)
+    bench.ordering.recover_claim(7, [row(1, "a")], strikes=1)
+    return bench, settlement
+
+
+@pytest.mark.parametrize("end", ["confirm_settlement", "abort_settlement", "confirm_close"])
+def test_a_late_settlement_is_not_that_of_a_message_that_came_back(end: str) -> None:
+    """It came back with another claim, and with an outcome that is to be recorded: it returns to the table."""
+    bench, settlement = come_back_during_settlement()
+    part = Settlement(delivered=[1])  # as of a settlement that was refused and halved: without the ids of messages
+    getattr(bench.ordering, end)(settlement if end == "abort_settlement" else part)
+    settlement, lanes = bench.ordering.next_settlement(100)
+    assert (non_empty(settlement), lanes) == ({"returned": [1], "finished": [7]}, {0})
+
+
+def test_a_part_of_a_late_settlement_has_nothing_of_a_message_that_came_back() -> None:
+    bench, _ = come_back_during_settlement()
+    part, lanes = bench.ordering.rebuild_settlement(Settlement(delivered=[1]))
+    assert (non_empty(part), lanes) == ({}, set())
+
+
+@pytest.mark.parametrize("outcome", [Settlement(delivered=[1]), Settlement()])
+def test_a_message_that_came_back_is_not_set_aside_for_what_was_refused_before(outcome: Settlement) -> None:
+    bench, _ = come_back_during_settlement()
+    bench.ordering.set_aside(1, outcome)
+    assert not bench.ordering.has_aside
+    bench.settle()
+    assert bench.ordering.in_flight == 0
+
+
+def test_a_message_that_is_read_again_is_not_set_aside_for_the_outcome_of_another_under_its_id() -> None:
+    bench, _, other = reuse_id()
+    bench.ordering.set_aside(1, Settlement(delivered=[1]))
+    assert not bench.ordering.has_aside
+    bench.ordering.mark_delivered([other])
+    assert list(bench.settle().delivered) == [1]
 
 
 def test_another_message_under_an_id_released_meanwhile_is_taken() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -166,11 +166,11 @@ def sent_before_it_is_claimed(replace: Replace) -> None:
     """A message goes out while its claim is still being recorded."""
     original_record = Reader._record_claim
 
-    async def record_claim(reader: Reader, decision: ReadDecision, strikes: int) -> None:
+    async def record_claim(reader: Reader, decision: ReadDecision, strikes: int, epochs: Mapping[int, int]) -> None:
         state = reader._state
         state.ordering.confirm_claim(state.lease.next_claim_number(), decision.take)
         state.send_event.set()
-        await original_record(reader, ReadDecision((), decision.park), strikes)
+        await original_record(reader, ReadDecision((), decision.park), strikes, epochs)
 
     replace(Reader, "_record_claim", record_claim)
 

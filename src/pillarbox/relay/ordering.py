@@ -215,7 +215,12 @@ class LaneOrdering:
         return any(lane.suspended or lane.must_restart or lane.unread_keys for lane in self._lanes.values())
 
     def is_in_flight(self, message: Message) -> bool:
-        return message.id in self._in_flight.entries
+        return self._in_flight.find(message) is not None
+
+    def is_being_sent(self, message: Message) -> bool:
+        """Return whether a message that was handed out to be sent is still to be: its lane was not lost since."""
+        entry = self._in_flight.find(message)
+        return entry is not None and entry.stage is _SENT
 
     def is_drained(self, partition: int) -> bool:
         """Return whether nothing of a lane is in flight any more, except for what was set aside."""

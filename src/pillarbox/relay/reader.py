@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -545,9 +545,10 @@ class Reader:
 
     async def _start_claim(self, decision: ReadDecision) -> None:
         """Record what to claim and to park in the background: one claim after the other, beside the next read."""
+        epochs = dict(self._state.epochs)
         for part, strikes in self._split_by_strikes(decision):
             await self.finish()
-            self._claim_task = asyncio.create_task(self._record_claim(part, strikes))
+            self._claim_task = asyncio.create_task(self._record_claim(part, strikes, epochs))
 
     def _split_by_strikes(self, decision: ReadDecision) -> list[tuple[ReadDecision, int]]:
         """Make one claim per count of strikes: a message that may be deadly must not mark its neighbours."""
@@ -562,8 +563,11 @@ class Reader:
         ]
         return [(part, strikes) for part, strikes in parts if part.take or part.park]
 
-    async def _record_claim(self, decision: ReadDecision, strikes: int) -> None:
+    async def _record_claim(self, decision: ReadDecision, strikes: int, epochs: Mapping[int, int]) -> None:
         """Record what is taken, before any of it is sent, and what is parked. Lanes may be lost at any moment.
+
+        They may even be taken again meanwhile: then they are read again, and other claims have what was chosen under
+        the `epochs` of before.
 
         Lanes that are being released are left out: what was to be claimed or parked there is the next owner's.
 
@@ -571,8 +575,8 @@ class Reader:
         """
         state, take, park = self._state, decision.take, decision.park
         while not state.is_stopping:
-            take = [message for message in take if state.may_write(message.partition)]
-            park = [message for message in park if state.may_write(message.partition)]
+            take = [message for message in self._list_kept(take, epochs) if state.may_write(message.partition)]
+            park = [message for message in self._list_kept(park, epochs) if state.may_write(message.partition)]
             if not (take or park):
                 return
             number = state.lease.next_claim_number()
@@ -587,12 +591,13 @@ class Reader:
             try:
                 is_recorded = await state.write_in(fence, "claiming", write)
             except StoreRefused as error:
-                await self._split_claim(ReadDecision(take, park), strikes, error)
+                kept = ReadDecision(self._list_kept(take, epochs), self._list_kept(park, epochs))
+                await self._split_claim(kept, strikes, epochs, error)
                 return
             if is_recorded:
                 state.note_revisions(revisions)
-                state.ordering.confirm_parks(park)
-                state.ordering.confirm_claim(number, take)
+                state.ordering.confirm_parks(self._list_kept(park, epochs))
+                state.ordering.confirm_claim(number, self._list_kept(take, epochs))
                 state.lease.note_claimed((*claim.message_ids, *park_ids))
                 state.send_event.set()
                 state.settle_event.set()
@@ -602,7 +607,15 @@ class Reader:
             if not state.may_act():
                 return
 
-    async def _split_claim(self, decision: ReadDecision, strikes: int, refusal: StoreRefused) -> None:
+    def _list_kept(self, messages: Sequence[Message], epochs: Mapping[int, int]) -> list[Message]:
+        """List the messages whose lanes are still held under these epochs."""
+        held = self._state.epochs
+        kept = {partition for partition, epoch in epochs.items() if held.get(partition) == epoch}
+        return [message for message in messages if message.partition in kept]
+
+    async def _split_claim(
+        self, decision: ReadDecision, strikes: int, epochs: Mapping[int, int], refusal: StoreRefused
+    ) -> None:
         """Record a refused claim in parts, down to the message that is the cause: that one alone is not recorded."""
         take, park = decision.take, decision.park
         if take and park:
@@ -616,11 +629,11 @@ class Reader:
         else:
             if take:
                 self._state.set_aside(take[0], Settlement(), reason=refusal)
-            else:
+            elif park:
                 await self._close_unparked(park[0], refusal)
             return
         for part in parts:
-            await self._record_claim(part, strikes)
+            await self._record_claim(part, strikes, epochs)
 
     async def _close_unparked(self, message: Message, refusal: StoreRefused) -> None:
         """Close a message as failed that must wait behind another and cannot be parked."""
@@ -641,7 +654,7 @@ class Reader:
             self._unparked_timer.begin()
             return
         if is_closed:
-            state.ordering.confirm_parks([message])
+            state.ordering.confirm_parks(self._list_kept([message], {message.partition: epoch}))
             state.lease.note_claimed([message.id])
 
     async def _park_again(self) -> None:

@@ -553,10 +553,12 @@ class Sender:
         claim = Claim(number, [message.id for message in group], strikes - 1 if is_unproven else strikes)
         if len(fence.epochs) < len({message.partition for message in group}):
             return False  # a lane is being released
+        if not all(state.ordering.is_being_sent(message) for message in group):
+            return False  # a lane was lost while another part of the group was claimed, and may be served again
         if not await state.write_in(fence, "claiming", lambda: state.store.claim(fence, claim)):
             return False
         # A lane may have been lost meanwhile. The messages of the others are in the new claim, and leave it unsent.
-        left = [m for m in group if state.ordering.is_in_flight(m) and state.may_write(m.partition)]
+        left = [m for m in group if state.ordering.is_being_sent(m) and state.may_write(m.partition)]
         if not left:
             return False
         fence, settlement = state.fence({m.partition for m in left}), state.ordering.confirm_group_claim(left, number)

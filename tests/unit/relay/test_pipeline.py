@@ -431,6 +431,49 @@ async def test_no_group_of_suspects_is_claimed_in_a_lane_that_is_released() -> N
     assert not store.permits.locked(), "nothing was asked of the store"
 
 
+class _LateClaims(MemoryStore):
+    """Answers one claim for each permit, after it took effect."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.permits = asyncio.Semaphore(0)
+
+    async def claim(self, fence: Fence, claim: Claim, **options: Any) -> Mapping[int, int]:
+        revisions = await super().claim(fence, claim, **options)
+        await self.permits.acquire()
+        return revisions
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+async def test_a_group_of_suspects_is_not_sent_whose_lane_was_taken_again(is_claimed: bool) -> None:
+    """They came back with another claim, and are on their way to the table."""
+    clock = FrozenClock()
+    store = _LateClaims(clock)
+    put(store, "a")
+    pipeline = _pipeline(store, clock)
+    state = pipeline.state
+    pipeline.grant(await owned(state, 0), [], [])
+    store.permits.release()
+    await claim_next(state, strikes=2)
+    group = state.ordering.next_suspects(1)
+    claim = asyncio.create_task(pipeline._sender._claim_group(group))
+    if is_claimed:  # else it was chosen, and another part of the group is being claimed
+        await _let_run()
+    state.drop_lanes([0], is_fenced=False)
+    (lane,), recovered = await store.take(
+        state.lease.relay_id, SINK, partitions=[0], lease=LEASE,
+        claim_number=state.lease.reserve_claim_numbers(10),
+    )  # fmt: skip
+    pipeline.grant([lane], recovered, [])
+    store.permits.release()
+    store.permits.release()
+    assert not await claim
+    settlement, _ = state.ordering.next_settlement(10)
+    assert (list(settlement.returned), len(settlement.finished)) == ([1], 1)
+    await store.settle(state.fence([0]), settlement)
+    assert await store.claims(older_than=timedelta(0)) == []
+
+
 async def test_a_stop_waits_for_a_release_that_had_begun_and_begins_no_other() -> None:
     """What a stopping relay records in a lane that was just released would be refused."""
     clock = FrozenClock()

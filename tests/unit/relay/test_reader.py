@@ -43,7 +43,7 @@ from pillarbox.retry import DEFAULT_RETRY
 from pillarbox.stores.memory import MemoryStore
 from pillarbox.telemetry import Telemetry
 from pillarbox.testing.samples import sample_relay
-from tests.support.lanes.destination_bench import SINK, build_state, claim_next, grant, put
+from tests.support.lanes.destination_bench import LEASE, SINK, build_state, claim_next, grant, put
 
 # --- failed and empty rounds ---
 
@@ -995,6 +995,89 @@ async def test_cold_lanes_that_are_quick_to_read_take_one_read() -> None:
     store._ticks = FrozenClock()
     await _read_cold(store, clock, rounds=1)
     assert store.cold == [64]
+
+
+# --- lanes that are lost and taken again ---
+
+
+class _LateClaims(MemoryStore):
+    """Answers claims only when it may, after they took effect."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(clock=clock)
+        self.may_answer = asyncio.Event()
+        self.claimed: list[list[int]] = []
+
+    async def claim(self, fence: Fence, claim: Claim, **options: Any) -> Mapping[int, int]:
+        revisions = await super().claim(fence, claim, **options)
+        self.claimed.append(list(claim.message_ids))
+        await self.may_answer.wait()
+        return revisions
+
+
+async def _begin_claim(*keys: str, blocked: str | None = None) -> tuple[_LateClaims, DestinationState, Reader]:
+    """A reader whose claim took effect and is not answered yet."""
+    clock = FrozenClock()
+    store = _LateClaims(clock)
+    put(store, *keys)
+    state = build_state(store, clock)
+    await grant(state, 0)
+    if blocked is not None:
+        state.ordering.block(0, blocked, front=Waits.HELD)
+    reader = _reader(state)
+    await reader.run_once()
+    await asyncio.sleep(0)
+    assert len(store.claimed) == 1
+    return store, state, reader
+
+
+async def _lose_and_take(state: DestinationState) -> None:
+    """Lose the lane, and take it again with what was claimed in it."""
+    state.drop_lanes([0], is_fenced=False)
+    numbers = state.lease.reserve_claim_numbers(10)
+    (lane,), recovered = await state.store.take(
+        state.lease.relay_id, SINK, partitions=[0], lease=LEASE, claim_number=numbers
+    )
+    state.epochs[0] = lane.epoch
+    state.ordering.grant(0)
+    for part in recovered:
+        state.ordering.recover_claim(part.claim.number, part.messages, strikes=part.claim.strikes)
+
+
+async def test_the_answer_to_a_claim_of_before_is_not_that_of_the_claim_with_which_a_message_came_back() -> None:
+    """Its message would leave that claim never, and nobody reads what is in a claim."""
+    store, state, reader = await _begin_claim("a")
+    await _lose_and_take(state)
+    store.may_answer.set()
+    await reader.finish()
+    await _settle(state)
+    assert await store.claims(older_than=timedelta(0)) == []
+    assert await _send_all(reader, state) == [1]
+
+
+async def test_what_was_read_before_a_lane_was_taken_again_is_not_claimed() -> None:
+    """It would be in a claim, and nobody would send it."""
+    store, state, reader = await _begin_claim("a")
+    put(store, "b")
+    second = asyncio.create_task(reader.run_once())
+    await asyncio.sleep(0)
+    assert state.ordering.in_flight == 2
+    await _lose_and_take(state)
+    store.may_answer.set()
+    await second
+    await reader.finish()
+    assert store.claimed == [[1]]
+
+
+async def test_a_park_of_before_does_not_count_for_a_lane_that_was_taken_again() -> None:
+    """A key with fewer than no parks under way would never be read."""
+    store, state, reader = await _begin_claim("a", blocked="a")
+    await _lose_and_take(state)
+    state.ordering.block(0, "a", front=Waits.HELD)
+    store.may_answer.set()
+    await reader.finish()
+    state.ordering.block(0, "a", front=Waits.PARKED)
+    assert state.ordering.key_reads == 1
 
 
 # --- what the store refuses to park ---

@@ -385,9 +385,7 @@ class LaneOrdering:
         for message in messages:
             if message.partition not in lanes:
                 continue
-            if (held := entries.get(message.id)) is not None:
-                if held.message.message_id != message.message_id:
-                    self.reused_lanes |= {held.message.partition, message.partition}
+            if message.id in entries and self._is_id_taken(message):
                 continue
             if released and released.get(message.id) == message.message_id:
                 continue
@@ -396,6 +394,15 @@ class LaneOrdering:
                 take.append(message)
         self._end_read()
         return ReadDecision(take, park)
+
+    def _is_id_taken(self, message: Message) -> bool:
+        """Return whether a message, or another one under its id, is in flight. Of another one the lanes are noted."""
+        held = self._in_flight.entries.get(message.id)
+        if held is None:
+            return False
+        if held.message.message_id != message.message_id:
+            self.reused_lanes |= {held.message.partition, message.partition}
+        return True
 
     def _end_read(self) -> None:
         self._reads -= 1
@@ -522,10 +529,10 @@ class LaneOrdering:
     def accept_key(self, read: KeyRead, found: KeyMessages) -> ReadDecision:
         """Decide what to claim of the waiting messages of one key, up to its share of the window."""
         queue = self._keys.get(read.key)
-        if queue is None:
+        if queue is None or not queue.reading:  # its lane was lost meanwhile, and may have been taken again
             return ReadDecision(())
         queue.reading = False
-        waiting = [message for message in found.messages if message.id not in self._in_flight.aside]
+        waiting = [message for message in found.messages if not self._is_id_taken(message)]
         take = self._choose_waiting(read.key, queue, cut_by_bytes(waiting, self._key_share_bytes))
         for message in take:
             if message.key is not None:  # None: the key of an unreadable row, whose order nobody can keep
@@ -613,7 +620,7 @@ class LaneOrdering:
     def accept_remainder(self, remainder: HotKeyRemainder, result: ReadResult) -> ReadDecision:
         """Decide what to claim and to park of one hot key, from a read of its lane. Other keys are ignored."""
         queue = self._keys.get(remainder.key)
-        if queue is None:
+        if queue is None or not queue.reading:
             return ReadDecision(())
         queue.reading = False
         decision = ReadDecision(())
@@ -630,8 +637,7 @@ class LaneOrdering:
 
     def _load_remainder(self, key: str, queue: KeyQueue, loaded_to: int, mark: int, result: ReadResult) -> ReadDecision:
         # Not above the mark of the lane: what becomes visible there later would be passed over.
-        aside = self._in_flight.aside
-        found = [m for m in result.messages if m.key == key and loaded_to < m.id <= mark and m.id not in aside]
+        found = [m for m in result.messages if m.key == key and loaded_to < m.id <= mark and not self._is_id_taken(m)]
         share = cut_by_bytes(found[: self._key_share], self._key_share_bytes)
         for message in share:
             if queue.blocked:
@@ -670,7 +676,7 @@ class LaneOrdering:
         """
         entries = []
         for message in messages:
-            if message.id not in self._in_flight.entries:
+            if not self._is_id_taken(message):
                 self._strikes[identify(message)] = strikes
                 entries.append(self._add_in_flight(message))
                 if message.key is not None:

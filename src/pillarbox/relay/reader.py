@@ -338,7 +338,6 @@ class Reader:
             self._cold_lanes = max(1, len(cold) // 2)
         self._has_cold = len(order) < lanes or state.ordering.can_restart
         decision = state.ordering.accept_read(result, order)
-        self._drop_reused_lanes()
         await self._start_claim(decision)
         return len(decision.take) + len(decision.park)
 
@@ -545,6 +544,7 @@ class Reader:
 
     async def _start_claim(self, decision: ReadDecision) -> None:
         """Record what to claim and to park in the background: one claim after the other, beside the next read."""
+        self._drop_reused_lanes()
         epochs = dict(self._state.epochs)
         for part, strikes in self._split_by_strikes(decision):
             await self.finish()

@@ -142,6 +142,21 @@ def test_another_message_under_the_id_of_one_in_hand_is_noticed() -> None:
     assert bench.ordering.reused_lanes == {0, 1}
 
 
+@pytest.mark.parametrize("how", ["recovered", "waiting"])
+def test_another_message_under_the_id_of_one_in_hand_is_noticed_however_it_comes(how: str) -> None:
+    """It would take the place of the one in hand, or stay in its claim."""
+    first, other = row(1, "a", lane=0), replace(row(1, "b", lane=1, waits=Waits.PARKED), message_id=UUID(int=7))
+    bench = Bench(lanes=(0, 1))
+    bench.take(first)
+    if how == "recovered":
+        bench.ordering.recover_claim(7, [other], strikes=1)
+    else:
+        bench.ordering.block(1, "b", front=Waits.PARKED)
+        assert bench.accept_key(bench.key_read(), [other]).take == []
+    assert bench.ordering.reused_lanes == {0, 1}
+    assert bench.send() == [1]
+
+
 def reuse_id() -> tuple[Bench, Message, Message]:
     """A lane that was dropped while a message was being sent, and taken anew with another message of that id."""
     first, other = row(1, "a"), replace(row(1, "b"), message_id=UUID(int=7))

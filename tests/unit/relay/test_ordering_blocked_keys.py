@@ -396,3 +396,16 @@ def test_a_key_goes_on_after_a_failure_that_was_set_aside_and_then_recorded() ->
     bench.settle()
     bench.read()
     assert ids(bench.due(waiting(2, Waits.RETRY)).take) == [2]
+
+
+def test_a_read_of_before_unblocks_no_key_of_a_lane_that_was_taken_again() -> None:
+    """It may have been made before a message of the key went back to the table."""
+    bench = Bench()
+    bench.read()
+    bench.ordering.block(0, "a", front=Waits.PARKED)
+    read = bench.key_read()
+    bench.ordering.drop([0])
+    bench.ordering.grant(0)
+    bench.ordering.block(0, "a", front=Waits.HELD)
+    bench.accept_key(read, [])
+    assert ids(bench.read(row(2, "a")).park) == [2]
